@@ -1,0 +1,59 @@
+# A target that needs packages makes its own environment; its stamp file keeps the next run quick.
+PYTHON ?= python3
+WORKERS ?= 2
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+FLOOR := .venv-floor
+NEWEST := .venv-newest
+# The parts of the suite that depend on the versions of triton and numpy.
+SMALL := tests/test_printers.py tests/test_reference.py generated/rope_swa_softcap
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test gpu-test floor-test newest-test clean
+
+help:
+	@echo "make demo         render a variant and hold it against its reference, forward and backward"
+	@echo "make test         all that needs no GPU: style, types, generated files up to date, tests"
+	@echo "make gpu-test     the generated suites on a GPU; needs torch, triton and pytest, installs nothing"
+	@echo "make floor-test   part of the tests with the oldest triton; make newest-test: with the newest"
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev]'
+	touch $@
+
+demo: $(STAMP)
+	$(BIN)/python examples/demo.py
+
+test: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/attnforge render specs/*.yaml --check
+	$(BIN)/python -m pytest -n $(WORKERS)
+
+gpu-test:
+	$(PYTHON) -m pytest generated
+
+# torch asks for one version of triton; --no-deps puts another one beside it
+$(FLOOR)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(FLOOR)
+	$(FLOOR)/bin/python -m pip install -q -c constraints.txt -e '.[dev]'
+	$(FLOOR)/bin/python -m pip install -q --no-deps triton==3.6.0 'numpy<2.4'
+	touch $@
+
+$(NEWEST)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(NEWEST)
+	$(NEWEST)/bin/python -m pip install -q -c constraints.txt -e '.[dev]'
+	$(NEWEST)/bin/python -m pip install -q --no-deps triton==3.9.0
+	touch $@
+
+floor-test: $(FLOOR)/.installed
+	$(FLOOR)/bin/python -m pytest -n $(WORKERS) $(SMALL)
+
+newest-test: $(NEWEST)/.installed
+	$(NEWEST)/bin/python -m pytest -n $(WORKERS) $(SMALL)
+
+clean:
+	rm -rf $(VENV) $(FLOOR) $(NEWEST) build dist

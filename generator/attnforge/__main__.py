@@ -1,0 +1,5 @@
+"""`python -m attnforge`."""
+
+from .cli import main
+
+main(prog_name="attnforge")

@@ -1,0 +1,252 @@
+"""The command line. Heavy modules are imported inside the commands, so that `--help` answers at once."""
+
+from __future__ import annotations
+
+import keyword
+import re
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from . import __version__
+
+if TYPE_CHECKING:
+    from .emit import Package
+    from .spec import Spec
+
+_PATH = click.Path(path_type=Path)
+DIFFERENT, WRONG_INPUT, OWN_FAULT = 1, 2, 3
+
+
+class _Program(click.Group):
+    """Turns what went wrong into a message on standard error and an exit code."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        from .errors import SpecError
+
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+            raise
+        except (SpecError, OSError) as error:
+            click.echo(str(error) if isinstance(error, SpecError) else f"error: {error}", err=True)
+            ctx.exit(WRONG_INPUT)
+        except Exception as error:
+            traceback.print_exc()
+            click.echo(f"error: attnforge itself failed: {type(error).__name__}: {error}", err=True)
+            ctx.exit(OWN_FAULT)
+
+
+@click.group(cls=_Program, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.version_option(__version__, prog_name="attnforge")
+def main() -> None:
+    """Turns attention variants, written as YAML, into readable Triton kernel packages.
+
+    A SPEC is a YAML file or the name of a shipped variant.
+    """
+
+
+@main.command()
+@click.argument("name")
+@click.option("--from", "origin", metavar="VARIANT", help="Start from a shipped variant.")
+def new(name: str, origin: str | None) -> None:
+    """Write a commented starter spec to specs/NAME.yaml."""
+    from . import starter
+
+    if not re.fullmatch(r"[a-z_][a-z0-9_]*", name) or keyword.iskeyword(name):
+        raise click.BadParameter(
+            f"expected lower-case letters, digits and underscores, got {name!r}", param_hint="NAME"
+        )
+    path = Path("specs") / f"{name}.yaml"
+    text = starter.text(name, _find(origin) if origin else None)
+    path.parent.mkdir(exist_ok=True)
+    try:
+        with path.open("x", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+    except FileExistsError:
+        raise click.UsageError(f"{path} exists already") from None
+    click.echo(f"{path} written; next: attnforge check {path}, attnforge render {path}")
+
+
+@main.command("list")
+def list_() -> None:
+    """Show the shipped variants and terms, one line each."""
+    from . import starter
+
+    for title, entries in starter.shipped().items():
+        click.echo(f"{title}:")
+        width = max((len(name) for name, _ in entries), default=0)
+        for name, description in entries:
+            click.echo(f"  {name:{width}}  {description}")
+
+
+@main.command()
+@click.argument("specs", metavar="SPEC...", nargs=-1, required=True)
+def check(specs: Sequence[str]) -> None:
+    """Parse and plan only; tell every mistake with its place."""
+    from . import plan
+
+    for spec in _load(specs).values():
+        plan.build(spec)
+        click.echo(f"{spec.source}: good")
+
+
+@main.command()
+@click.argument("specs", metavar="SPEC...", nargs=-1, required=True)
+@click.option("-o", "--out", type=_PATH, default=Path("generated"), metavar="DIR")
+@click.option("--check", "checks", is_flag=True, help="Write nothing; exit 1 if a file is not what a render gives.")
+@click.option("--diff", "diffs", is_flag=True, help="Write nothing; show what a render changes, exit 1 if it does.")
+@click.option("--force", is_flag=True, help="Overwrite files that were edited by hand.")
+def render(specs: Sequence[str], out: Path, checks: bool, diffs: bool, force: bool) -> None:
+    """Write the packages of the specs into DIR, by default ./generated."""
+    if checks and diffs:
+        raise click.UsageError("--check and --diff cannot both be given")
+    from . import emit
+
+    packages = _packages(specs)
+    if checks or diffs:
+        findings = emit.survey(packages, out)
+        if diffs:
+            _echo(emit.diff(findings))
+        else:
+            _report(findings)
+        sys.exit(DIFFERENT if any(f.state != "current" for f in findings) else 0)
+    try:
+        findings = emit.write(packages, out, force=force)
+    except emit.Edited as error:
+        click.echo(f"{error}\nerror: nothing was written; --force overwrites these files", err=True)
+        sys.exit(DIFFERENT)
+    for package in packages:
+        changed = sum(f.changes and f.path.parent.name == package.name for f in findings)
+        click.echo(f"{out / package.name}: {f'{changed} files changed' if changed else 'up to date'}")
+    for folder in sorted({f.path.parent for f in findings if f.abandoned}):
+        click.echo(f"{folder}: its spec is gone; delete the folder if the package is not wanted", err=True)
+
+
+@main.command()
+@click.argument("specs", metavar="SPEC...", nargs=-1, required=True)
+@click.option("--cpu", is_flag=True, help="Use Triton's interpreter even where there is a GPU.")
+def test(specs: Sequence[str], cpu: bool) -> None:
+    """Render into a temporary folder and run the generated suites."""
+    from . import suite
+
+    sys.exit(suite.run(_packages(specs), cpu=cpu))
+
+
+@main.command()
+@click.argument("spec")
+@click.option("--shape", metavar="Tq,Tk", help="Draw the tiles of this many queries and keys.")
+@click.option("--png", metavar="FILE", type=_PATH, help="Write the picture there; needs matplotlib.")
+@click.option("--html", metavar="FILE", type=_PATH, help="Write text and picture there, as one page.")
+def explain(spec: str, shape: str | None, png: Path | None, html: Path | None) -> None:
+    """Show the formula, its derivatives and the tile ranges."""
+    from . import explain as explanation
+
+    sizes = _sizes(shape) if shape else (1024, 1024) if png or html else None
+    loaded = _one(spec)
+    if sizes:
+        explanation.draw(loaded, sizes, png, html)
+    _echo(explanation.text(loaded, sizes))
+
+
+@main.command()
+@click.argument("spec")
+@click.option("--arch", "archs", metavar="sm_90,...", default="sm_80,sm_90,sm_100,sm_120,gfx942", show_default=True)
+@click.option("--head-dim", default=128, show_default=True, type=click.IntRange(1, 256))
+@click.option("--dtype", default="bf16", show_default=True, type=click.Choice(["bf16", "fp16", "fp32"]))
+def inspect(spec: str, archs: str, head_dim: int, dtype: str) -> None:
+    """Compile each kernel without a GPU; show registers, spills, shared memory and matrix instructions."""
+    from . import compile
+
+    targets = compile.targets(archs.split(","))
+    if not compile.report(_packages([spec])[0], targets, head_dim, dtype):
+        sys.exit(DIFFERENT)
+
+
+@main.command()
+def schema() -> None:
+    """Print the JSON Schema of the spec language, for editors."""
+    import json
+
+    from . import schema as language
+
+    click.echo(json.dumps(language.schema(), indent=2))
+
+
+def _find(argument: str) -> Path:
+    from . import resources
+
+    path = Path(argument)
+    if path.is_file():
+        return path
+    shipped = resources.variants()
+    # the name that the header of a generated file gives works in every folder
+    if argument in (path.stem, f"specs/{path.stem}.yaml") and path.stem in shipped:
+        return shipped[path.stem]
+    import difflib
+
+    near = difflib.get_close_matches(argument, shipped, 1)
+    hint = f"did you mean {near[0]!r}?" if near else "`attnforge list` shows the shipped variants"
+    raise click.UsageError(f"{argument!r} is neither a file nor a shipped variant ({hint})")
+
+
+def _load(arguments: Sequence[str]) -> dict[Path, Spec]:
+    """All specs, or an error that tells the mistakes of all of them."""
+    from . import resources, spec
+    from .errors import Problem, SpecError
+
+    loaded: dict[Path, Spec] = {}
+    problems: list[Problem] = []
+    for path in dict.fromkeys(map(_find, arguments)):
+        try:
+            loaded[path] = spec.load(path, terms=resources.terms_for(path))
+        except SpecError as error:
+            problems += error.problems
+    if problems:
+        raise SpecError(list(dict.fromkeys(problems)))
+    named: dict[str, Path] = {}
+    for path, found in loaded.items():
+        other = named.setdefault(found.name, path)
+        if other.resolve() != path.resolve():
+            raise click.UsageError(f"{other} and {path} have the same name, {found.name}")
+    return loaded
+
+
+def _one(argument: str) -> Spec:
+    return next(iter(_load([argument]).values()))
+
+
+def _packages(arguments: Sequence[str]) -> list[Package]:
+    loaded = _load(arguments)  # all of them before anything is rendered
+
+    from . import render as renderer
+    from .emit import Package
+
+    return [Package(spec.name, spec.source, path, renderer.render(spec)) for path, spec in loaded.items()]
+
+
+def _report(findings: Sequence[Any]) -> None:
+    for f in findings:
+        if f.state != "current":
+            why = "its spec is gone" if f.abandoned else "edited by hand" if f.state == "orphaned" and f.edited else ""
+            click.echo(f"{f.state:8}  {f.path}{f'  ({why})' if why else ''}")
+
+
+def _sizes(shape: str) -> tuple[int, int]:
+    try:
+        q_len, k_len = (int(part) for part in shape.split(","))
+    except ValueError:
+        raise click.BadParameter(f"expected two lengths such as 256,512, got {shape!r}", param_hint="--shape") from None
+    if min(q_len, k_len) < 1 or max(q_len, k_len) > 1 << 20:
+        raise click.BadParameter(f"expected lengths from 1 to 2**20, got {shape}", param_hint="--shape")
+    return q_len, k_len
+
+
+def _echo(text: str) -> None:
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    safe = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    click.echo(safe.encode(encoding, "replace").decode(encoding), nl=not text.endswith("\n") and bool(text))

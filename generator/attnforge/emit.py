@@ -1,0 +1,205 @@
+"""Brings the packages in a folder up to date, without ever losing a hand-made change.
+
+A file that was edited by hand shows it: its header holds a hash of its text. A file without the header is somebody's
+own and counts as edited too.
+
+Orphaned are: a file with the header in a rendered package that is no longer part of it; and a whole package whose
+header names a spec of a folder that is being rendered (`specs/old.yaml` while `specs/new.yaml` is given), where that
+spec no longer exists. Files of the first kind are removed by a write; a package of the second kind is only told of.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import os
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Literal
+
+from . import header
+
+try:
+    import fcntl
+except ImportError:  # no such lock on this system: each file is still written atomically
+    fcntl = None  # type: ignore[assignment]
+
+State = Literal["current", "stale", "edited", "missing", "orphaned"]
+_STAGED = ".attnforge-staged"
+
+
+@dataclass(frozen=True)
+class Package:
+    """What a spec renders to, and where the spec stands: as the header names it, and on this machine."""
+
+    name: str
+    source: str
+    spec: Path
+    files: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """How a file in the output folder stands to what is rendered now."""
+
+    path: Path
+    state: State
+    old: str = ""
+    new: str = ""
+    edited: bool = False  # orphaned files can be edited too
+    abandoned: bool = False  # belongs to a package whose spec is gone
+
+    @property
+    def changes(self) -> bool:
+        """Whether a write would touch the file."""
+        return self.state != "current" and not self.abandoned
+
+
+class Edited(Exception):
+    """Files that a write would overwrite were edited by hand."""
+
+    def __init__(self, findings: Sequence[Finding]) -> None:
+        super().__init__("\n".join(f"{f.path}: edited by hand" for f in findings))
+        self.findings = findings
+
+
+def survey(packages: Sequence[Package], out: Path) -> list[Finding]:
+    """Compares the output folder with what is rendered; touches nothing."""
+    findings = [_compare(out / p.name / file, text) for p in packages for file, text in p.files.items()]
+    for package in packages:
+        own = set(package.files)
+        findings += [f for f in _generated(out / package.name) if f.path.name not in own]
+    findings += _abandoned(packages, out)
+    return sorted(findings, key=lambda f: f.path)
+
+
+def diff(findings: Sequence[Finding]) -> str:
+    """What a write would change, as one unified diff."""
+    lines: list[str] = []
+    for f in findings:
+        if f.changes:
+            old, new = f.old.splitlines(keepends=True), f.new.splitlines(keepends=True)
+            before = "/dev/null" if f.state == "missing" else f.path.as_posix()
+            after = "/dev/null" if f.state == "orphaned" else f.path.as_posix()
+            for line in difflib.unified_diff(old, new, before, after):
+                lines.append(line if line.endswith("\n") else line + "\n\\ No newline at end of file\n")
+    return "".join(lines)
+
+
+def write(packages: Sequence[Package], out: Path, *, force: bool = False) -> list[Finding]:
+    """Brings the output folder up to date and returns what was found before; raises `Edited` before any change.
+
+    Every new text is on the disk before the first old one is replaced, and each file is replaced in one step: whenever
+    the program is killed, each file is whole, the old one or the new one, and the next run finishes the work.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    with _alone(out):
+        findings = survey(packages, out)
+        refused = [f for f in findings if f.edited and f.changes]
+        if refused and not force:
+            raise Edited(refused)
+        for package in packages:
+            for left in (out / package.name).glob(f".*{_STAGED}"):
+                left.unlink()
+        _replace([f for f in findings if f.changes])
+    return findings
+
+
+def _replace(findings: Sequence[Finding]) -> None:
+    staged: list[tuple[Path, Path]] = []
+    try:
+        for f in findings:
+            if f.state != "orphaned":
+                f.path.parent.mkdir(exist_ok=True)
+                place = f.path.with_name(f".{f.path.name}.{secrets.token_hex(4)}{_STAGED}")
+                staged.append((place, f.path))
+                _write_through(place, f.new)
+        # the face of a package comes last: a new package cannot be imported in part
+        for place, path in sorted(staged, key=lambda pair: pair[1].name == "__init__.py"):
+            os.replace(place, path)
+        for f in findings:
+            if f.state == "orphaned":
+                f.path.unlink()
+        for folder in {f.path.parent for f in findings}:
+            _flush(folder)
+    finally:
+        for place, _ in staged:
+            place.unlink(missing_ok=True)
+
+
+def _compare(path: Path, new: str) -> Finding:
+    old = _read(path)
+    if old is None:
+        return Finding(path, "missing", "", new)
+    if old == new:
+        return Finding(path, "current", old, new)
+    found = header.read(old)
+    if found is not None and found.intact:
+        return Finding(path, "stale", old, new)
+    return Finding(path, "edited", old, new, edited=True)
+
+
+def _generated(folder: Path, *, abandoned: bool = False) -> Iterator[Finding]:
+    """The files of a folder that carry the header."""
+    for path in sorted(folder.glob("*.py")):
+        text = _read(path)
+        found = header.read(text) if text is not None else None
+        if text is not None and found:
+            yield Finding(path, "orphaned", text, edited=not found.intact, abandoned=abandoned)
+
+
+def _abandoned(packages: Sequence[Package], out: Path) -> Iterator[Finding]:
+    rendered = {p.name for p in packages}
+    folders: dict[PurePosixPath, set[Path]] = {}
+    for p in packages:
+        folders.setdefault(PurePosixPath(p.source).parent, set()).add(p.spec.resolve().parent)
+    for folder in sorted(out.iterdir()) if out.is_dir() else ():
+        text = None if folder.name in rendered else _read(folder / "__init__.py")
+        found = header.read(text) if text is not None else None
+        if found:
+            source = PurePosixPath(found.source)
+            homes = folders.get(source.parent, set())
+            if homes and not any((home / source.name).exists() for home in homes):
+                yield from _generated(folder, abandoned=True)
+
+
+def _read(path: Path) -> str | None:
+    try:
+        # as it is: a changed line end or a broken encoding is an edit
+        return path.read_bytes().decode("utf-8", "surrogateescape")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _write_through(path: Path, text: str) -> None:
+    with open(path, "xb") as file:
+        file.write(text.encode())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _flush(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Waits until no other generator writes into the folder; a killed one leaves no lock behind."""
+    if fcntl is None:
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        # some network file systems cannot lock a folder
+        with contextlib.suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)

@@ -1,0 +1,61 @@
+"""The comment that opens each generated file: what the file was made from, and a hash that shows hand edits."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shlex
+from dataclasses import dataclass
+
+_BLANK = "0" * 16
+# No user's text on the first two lines: Python looks for an encoding there.
+_HEADER = f"""\
+# Written by attnforge. Do not edit: change the spec, then render it again.
+#
+#   made from     {{source}}
+#   content hash  {{content}}
+#   text hash     {_BLANK}
+#   render with   attnforge render {{command}}
+"""
+_PATTERN = re.compile(
+    r"\A# Written by attnforge\..*\n#\n"
+    r"#   made from     (?P<source>.*)\n"
+    r"#   content hash  [0-9a-f]{16}\n"
+    r"#   text hash     (?P<text>[0-9a-f]{16})\n"
+)
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a generated file says of itself."""
+
+    source: str
+    intact: bool  # whether the text is still the one that was written
+
+
+def write(source: str, *content: bytes) -> str:
+    """The header of a file made from a spec; `content` is all that decides on the text."""
+    digest = hashlib.sha256()
+    for part in content:
+        digest.update(f"{len(part)}\0".encode())
+        digest.update(part)
+    shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in source)
+    return _HEADER.format(source=shown, content=digest.hexdigest()[:16], command=shlex.quote(shown))
+
+
+def stamp(text: str) -> str:
+    """The text with the hash of itself in its header."""
+    found = _PATTERN.match(text)
+    assert found is not None, "the text has no header"
+    return text[: found.start("text")] + _hash(text, found) + text[found.end("text") :]
+
+
+def read(text: str) -> Header | None:
+    """What the header says, or None if the text has none."""
+    found = _PATTERN.match(text)
+    return Header(found["source"], found["text"] == _hash(text, found)) if found else None
+
+
+def _hash(text: str, found: re.Match[str]) -> str:
+    blank = text[: found.start("text")] + _BLANK + text[found.end("text") :]
+    return hashlib.sha256(blank.encode("utf-8", "surrogateescape")).hexdigest()[:16]

@@ -1,0 +1,285 @@
+"""A spec -> the texts that the reference and the checks of `attention` are made of."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from . import printers
+from .expression import Node
+from .plan import Argument
+from .spec import Input, Spec
+
+SCORE_AXES = ("batch", "head", "query", "key")
+IMPLICIT = ("batch", "head", "kv_head", "query", "key")
+ROWS = frozenset({"query", "key", "token"})  # axes that run over the tokens of packed sequences
+_PLACES = {"q": "q_pos", "k": "k_pos"}
+_LOCALS = {
+    "batch": "q.shape[0]",
+    "q_len": "q.shape[1]",
+    "k_len": "k.shape[1]",
+    "heads": "q.shape[2]",
+    "kv_heads": "k.shape[2]",
+    "dtype": "q.dtype",
+    "device": "q.device",
+    # places in a score [batch, heads, q_len, k_len]
+    "b": "torch.arange(batch, device=device)[:, None, None, None]",
+    "h": "torch.arange(heads, device=device)[:, None, None]",
+    "kv_h": "h // (heads // kv_heads)",
+    "q_pos": "torch.arange(k_len - q_len, k_len, device=device)[:, None]",
+    "k_pos": "torch.arange(k_len, device=device)",
+}
+_SCORE = Node("var", (), "score", "float")
+_KEEP = Node("local", (), "keep", "bool")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One assigned text of the reference and the term it comes from."""
+
+    text: str
+    label: str
+
+
+@dataclass(frozen=True)
+class Oracle:
+    """What the templates of the reference and of the interface print."""
+
+    keep: tuple[Line, ...]
+    score: tuple[Line, ...]
+    prepare: dict[str, str]  # input -> text that turns it into what the terms read
+    slices: dict[str, str]  # input -> its part of one packed sequence
+    guarded: bool  # whether terms read the score and inputs through `visible`
+    sequence: bool  # whether terms read the number of the packed sequence
+    shapes: dict[str, str]  # input -> text of its shape, over the sizes that the interface knows
+    full_axes: dict[str, str]  # input -> text of the axes where 1 does not stand for any size
+    samples: dict[str, str]  # keyword -> text that makes one for a test
+    optional: tuple[str, ...]  # keywords that may be left out
+    token_axes: tuple[str, ...]  # inputs that are read at both positions: they need q_len <= k_len
+    sizes: dict[str, str]  # the sizes that the interface's checks name -> their text
+    docs: dict[str, str]  # keyword -> what it is, on one line
+    description: str  # of the spec, safe inside a docstring
+
+    def locals(self, body: str) -> list[tuple[str, str]]:
+        """What the body of the reference names of the sizes and places of scores, in the order of definition."""
+        words, needed = set(re.findall(r"\w+", body)), []
+        for name, text in reversed(_LOCALS.items()):
+            if name in words:
+                needed.append((name, text))
+                words |= set(re.findall(r"\w+", text))
+        return needed[::-1]
+
+
+def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
+    """Prints the terms of a spec for its reference; `arguments` are the plan's."""
+    inputs = {i.name: i for i in spec.inputs}
+    guarded = bool(spec.masks) and not all(_tame(term.score, inputs) for term in spec.scores)
+    leaf = _Leaf(spec, inputs, guarded)
+    keep: list[Line] = []
+    for mask in spec.masks:
+        node = Node("and", (_KEEP, mask.keep), None, "bool") if keep else mask.keep
+        text = printers.torch(node, leaf)
+        keep.append(Line(f"torch.as_tensor({text})" if printers.is_scalar(node) else text, _one_line(mask.label)))
+    score = [Line(printers.torch(term.score, leaf), _one_line(term.label)) for term in spec.scores]
+    shapes = {i.name: _shape(i, spec.packed) for i in spec.inputs if i.axes}
+    if spec.rope:
+        shapes["positions"] = "(Nk,)" if spec.packed else "(B, Tk)"
+    return Oracle(
+        keep=tuple(keep),
+        score=tuple(score),
+        prepare={i.name: text for i in spec.inputs if (text := _prepare(i, i.name in leaf.gathered))},
+        slices={i.name: _slice(i) for i in spec.inputs if i.axes},
+        guarded=guarded,
+        sequence=leaf.sequence,
+        shapes=shapes,
+        full_axes={i.name: text for i in spec.inputs if (text := _full_axes(i, spec.packed))},
+        samples={a.name: _sample(a, shapes, spec) for a in arguments},
+        optional=tuple(a.name for a in arguments if a.optional or a.default),
+        token_axes=tuple(i.name for i in spec.inputs if "token" in i.axes),
+        sizes=_sizes(spec, shapes),
+        docs={a.name: _doc(a, shapes) for a in arguments},
+        description=quoted(spec.description),
+    )
+
+
+def _sizes(spec: Spec, shapes: dict[str, str]) -> dict[str, str]:
+    if spec.packed:
+        texts = {"S": "cu_seqlens_q.shape[0] - 1", "Nq": "q.shape[0]", "Nk": "k.shape[0]"}
+    else:
+        texts = {"B": "q.shape[0]", "Tq": "q.shape[1]", "Tk": "k.shape[1]"}
+    texts |= {"Hq": "q.shape[-2]", "Hkv": "k.shape[-2]"}
+    named = set(re.findall(r"\w+", " ".join(shapes.values())))
+    if any("token" in i.axes for i in spec.inputs):
+        named |= {"Tq", "Tk", "Nq", "Nk"}
+    named |= {"Tq", "Tk", "Nk"} if spec.rope else set()
+    return {name: text for name, text in texts.items() if name in named}
+
+
+def quoted(text: str) -> str:
+    """A user's text as one line that can stand in a docstring or a comment."""
+    return _one_line(text).replace("\\", "\\\\").replace('"', '\\"')
+
+
+def _doc(argument: Argument, shapes: dict[str, str]) -> str:
+    shape = shapes.get(argument.name, "")
+    kind = "" if argument.kind == "tensor" and argument.dtype == "float" else argument.dtype
+    default = "optional" if argument.optional or argument.default else ""
+    facts = ", ".join(part for part in (" ".join(filter(None, (kind, shape))), default) if part)
+    return "; ".join(part for part in (facts, quoted(argument.doc)) if part)
+
+
+def _sample(argument: Argument, shapes: dict[str, str], spec: Spec) -> str:
+    shape = shapes.get(argument.name, "")
+    if argument.name in ("cos", "sin"):
+        return f"angles.{argument.name}()"
+    if argument.kind == "scalar":
+        low = argument.minimum if argument.minimum is not None else 0
+        high = argument.maximum if argument.maximum is not None else math.inf
+        return str(min(max(low, 17), high) if argument.dtype == "int" else min(max(low, 0.25), high))
+    if argument.dtype == "bool":
+        return f"make.bools({shape})"
+    if argument.dtype == "int":
+        rows = {"query", "key", "token"} & set(argument.axes)
+        return f"make.integers({shape}, {3 if rows else 'longest + 1'})"
+    return f"make.decays({shape})" if argument.scan else f"make.floats({shape})"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+class _Leaf:
+    """Texts of leaves; notes which places and inputs they need."""
+
+    def __init__(self, spec: Spec, inputs: dict[str, Input], guarded: bool) -> None:
+        self.spec, self.inputs, self.guarded = spec, inputs, guarded
+        self.sequence = False
+        self.gathered: set[str] = set()
+
+    def __call__(self, node: Node) -> str:
+        name = str(node.value)
+        if node.op == "var":
+            return self._var(name)
+        if node.op != "input":
+            return name
+        given = self.inputs[name]
+        text = self._read(given, node) if given.axes else name
+        return f"visible({text})" if self.guarded and given.grad else text
+
+    def _var(self, name: str) -> str:
+        if name == "score":
+            return "visible(score)" if self.guarded else "score"
+        if name == "b" and self.spec.packed:
+            self.sequence = True
+            return "sequence"
+        return _PLACES.get(name, name)
+
+    def _read(self, given: Input, node: Node) -> str:
+        # axes that stand in a score's own order broadcast by themselves
+        if not node.args and given.axes == tuple(axis for axis in SCORE_AXES if axis in given.axes):
+            return f"{given.name}[{_view(given.axes)}]"
+        self.gathered.add(given.name)
+        written = list(node.args)
+        return f"{given.name}[{', '.join(self._index(axis, written) for axis in given.axes)}]"
+
+    def _index(self, axis: str, written: list[Node]) -> str:
+        if axis in IMPLICIT and axis not in ("query", "key"):
+            return {"batch": "b", "head": "h", "kv_head": "kv_h"}[axis]
+        if axis in ("query", "key"):
+            return "q_pos - (k_len - q_len)" if axis == "query" else "k_pos"
+        node = written.pop(0)
+        text = printers.torch(node, self, atom=True)
+        if node.op == "var" and node.value in ("q", "k") and axis == "token":
+            return text
+        last = "k_len - 1" if axis == "token" else str(int(axis) - 1)
+        return f"torch.as_tensor({text}).clamp(0, {last})" if printers.is_scalar(node) else f"{text}.clamp(0, {last})"
+
+
+def _view(axes: tuple[str, ...]) -> str:
+    """Subscript that gives a tensor the four axes of a score; leading missing axes need no mention."""
+    marks = [":" if axis in axes else "None" for axis in SCORE_AXES]
+    while marks[0] == "None":
+        marks.pop(0)
+    return ", ".join(marks)
+
+
+def _prepare(given: Input, gathered: bool) -> str:
+    text = given.name
+    if given.dtype == "float":
+        text += ".to(dtype)" if given.axes else ""
+    if given.scan:
+        text += f".cumsum({given.axes.index('token')})"
+    # an index does not broadcast an axis of size 1
+    if gathered and any(axis in IMPLICIT for axis in given.axes):
+        sizes = {"batch": "batch", "head": "heads", "kv_head": "kv_heads", "query": "q_len", "key": "k_len"}
+        text += f".expand({', '.join(sizes.get(axis, '-1') for axis in given.axes)})"
+    return text if text != given.name else ""
+
+
+def _slice(given: Input) -> str:
+    """The part of an input that belongs to one packed sequence, with a batch axis of 1 where the input has one."""
+    rows = {"query": "q_first:q_end", "key": "k_first:k_end", "token": "k_first:k_end"}
+    if not ROWS & set(given.axes):
+        marks = ["sequence : sequence + 1" if axis == "batch" else ":" for axis in given.axes]
+    else:
+        marks = ["None" if axis == "batch" else rows.get(axis, ":") for axis in given.axes]
+    while marks and marks[-1] == ":":
+        marks.pop()
+    return f"{given.name}[{', '.join(marks)}]" if marks else given.name
+
+
+def _given_axes(given: Input, packed: bool) -> tuple[str, ...]:
+    """The axes that the user gives: rows of packed sequences stand in one axis, without a batch."""
+    return tuple(a for a in given.axes if a != "batch") if packed and ROWS & set(given.axes) else given.axes
+
+
+def _full_axes(given: Input, packed: bool) -> str:
+    """Axes that must have their size: 1 stands for any size only where the place in a score is the index."""
+    broadcast = set(IMPLICIT) - (ROWS if packed else set())
+    full = [str(i) for i, axis in enumerate(_given_axes(given, packed)) if axis not in broadcast]
+    return f"({', '.join(full)},)" if full else ""
+
+
+def _shape(given: Input, packed: bool) -> str:
+    sizes = {"batch": "B", "head": "Hq", "kv_head": "Hkv", "query": "Tq", "key": "Tk", "token": "Tk"}
+    if packed:
+        sizes |= {"batch": "S", "query": "Nq", "key": "Nk", "token": "Nk"}
+    texts = [sizes.get(axis, axis) for axis in _given_axes(given, packed)]
+    return f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"
+
+
+def _tame(node: Node, inputs: dict[str, Input]) -> bool:
+    """Whether no derivative of a term can be infinite or NaN, not even where a mask hides the score.
+
+    If one can, the reference masks what the term reads too, as 0 times such a derivative is NaN.
+    """
+    if not _learns(node, inputs):
+        return True
+    args = node.args
+    if node.op == "*":
+        others = zip(args, reversed(args), strict=True)
+        return all(_tame(a, inputs) and (_finite(b) or not _learns(a, inputs)) for a, b in others)
+    if node.op == "/":
+        return _tame(args[0], inputs) and args[1].op == "num" and args[1].value != 0
+    if node.op == "where":
+        return all(_tame(a, inputs) for a in args[1:])
+    if node.op in ("tanh", "sigmoid", "softplus", "sin", "cos"):
+        return _tame(args[0], inputs) and _finite(args[0])
+    tame = printers.LEAVES | {"num", "+", "-", "neg", "min", "max", "abs", "floor"}
+    return node.op in tame and all(_tame(a, inputs) for a in args)
+
+
+def _learns(node: Node, inputs: dict[str, Input]) -> bool:
+    return any(n == _SCORE or (n.op == "input" and inputs[str(n.value)].grad) for n in node.walk())
+
+
+def _finite(node: Node) -> bool:
+    """Whether a value is certain to be finite for finite q and k."""
+    if node.op in ("num", "var", "option"):
+        return True
+    if node.op == "/":
+        return _finite(node.args[0]) and node.args[1].op == "num" and node.args[1].value != 0
+    plain = {"+", "-", "*", "neg", "min", "max", "abs", "floor", "tanh", "sigmoid", "sin", "cos", "softplus"}
+    return node.op in plain and all(map(_finite, node.args))

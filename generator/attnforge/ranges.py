@@ -1,0 +1,307 @@
+"""Which tiles a mask leaves empty, full or mixed, for both directions, worked out from its expression.
+
+The mask is brought into a disjunction of conjunctions of integer inequalities; each conjunction bounds the sought
+variable by the extremes that the other side takes over its tile. What cannot be resolved bounds nothing and lets no
+tile be full, so a span may be too wide but never misses a visible pair, and never calls a hidden one visible.
+
+Positions, scalars and runtime options are taken to lie within +-2**28, so that no bound overflows int32.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from .expression import Node
+from .linear import Linear, Tile, atom, ceil_divided, floor_divided, variable
+from .normal import TRUE, AtMostZero, Conjunction, Holds, Normal
+
+
+@dataclass(frozen=True)
+class Span:
+    """Positions [lo, hi) that some position of the other side's tile sees, and [full_lo, full_hi) that every one sees.
+
+    None is unbounded on that side. Where `can_be_full` is False, no tile of this span may skip the mask.
+    """
+
+    lo: Node | None
+    hi: Node | None
+    full_lo: Node | None
+    full_hi: Node | None
+    can_be_full: bool
+
+
+def spans(
+    mask: Node | None,
+    along: Literal["k", "q"],
+    inputs: Mapping[str, tuple[str, ...]] | None = None,
+    minimums: Mapping[str, float] | None = None,
+) -> tuple[Span, ...]:
+    """The spans of `along` that a tile of the other side needs, over `q_first`, `q_last` or `k_first`, `k_last`.
+
+    `inputs` gives the axes of the inputs by name, `minimums` the least values of runtime options by keyword; without
+    them an input is taken to vary, and an option to be of either sign. The `lo` never decrease from span to span.
+    """
+    tile = Tile(along, inputs or {}, minimums or {})
+    normal = Normal(tile).disjunction(mask, True) if mask is not None else TRUE
+    found = [_Range.of(tile, conjunction) for conjunction in normal]
+    return tuple(r.span() for r in _ordered(found)) or (Span(None, _natural(along)[0].node(), None, None, False),)
+
+
+def _natural(along: str) -> tuple[Linear, Linear]:
+    """The first position of a side, and the one past its last."""
+    k_len = atom(variable("k_len"))
+    return (Linear() if along == "k" else k_len - atom(variable("q_len"))), k_len
+
+
+def _where(condition: Node, a: Linear, b: Linear) -> Linear:
+    return a if a == b else atom(Node("where", (condition, a.node(), b.node()), type="int"))
+
+
+@dataclass(frozen=True)
+class _Interval:
+    """Positions [lo, hi), of which there are none unless `when` holds."""
+
+    tile: Tile
+    lo: Linear | None
+    hi: Linear | None
+    when: Node | None = None
+
+    def plain(self) -> _Interval:
+        """The same without `when`, which moves into the end."""
+        if self.when is None:
+            return self
+        first, past = _natural(self.tile.sought)
+        return _Interval(self.tile, self.lo, _where(self.when, self.hi or past, first))
+
+    def around(self, other: _Interval) -> _Interval:
+        """The smallest interval around the positions of both, whether or not the conditions hold."""
+        lo = None if self.lo is None or other.lo is None else self.tile.least([self.lo, other.lo])
+        hi = None if self.hi is None or other.hi is None else self.tile.greatest([self.hi, other.hi])
+        return _Interval(self.tile, lo, hi, self.when if self.when == other.when else None)
+
+    def contains(self, other: _Interval) -> bool:
+        """Whether it provably holds all of the other's positions, both conditions aside."""
+        both = self.around(other)
+        return (both.lo, both.hi) == (self.lo, self.hi)
+
+    def union(self, other: _Interval) -> _Interval | None:
+        """Just the positions of both, if that is provably one interval."""
+        for a, b in ((self, other), (other, self)):
+            if a.contains(b):
+                return a if a.when is None or a.when == b.when else a._instead_of(b.plain())
+        a, b = (self, other) if self.when == other.when else (self.plain(), other.plain())
+        return a.around(b) if a.lo == b.lo or a.hi == b.hi else None
+
+    def _instead_of(self, other: _Interval) -> _Interval:
+        """This one when its condition holds, and else the other."""
+        assert self.when is not None
+        first, past = _natural(self.tile.sought)
+        lo = None if self.lo is other.lo is None else _where(self.when, self.lo or first, other.lo or first)
+        hi = None if self.hi is other.hi is None else _where(self.when, self.hi or past, other.hi or past)
+        return _Interval(self.tile, lo, hi)
+
+    def below(self, other: _Interval) -> bool:
+        """Whether it provably starts no later than the other."""
+        return self.lo is None or (other.lo is not None and self.tile.at_most(self.lo, other.lo))
+
+    def motion(self) -> int:
+        """How many ends hang on the tile."""
+        tile = {f"{self.tile.other}_first", f"{self.tile.other}_last"}
+        ends = [end.node() for end in (self.lo, self.hi) if end is not None]
+        return sum(any(node.value in tile for node in end.walk()) for end in ends)
+
+
+@dataclass(frozen=True)
+class _Range:
+    """A span in the making: what some position sees, and what all see, if that can be told."""
+
+    seen: _Interval
+    full: _Interval | None
+
+    @staticmethod
+    def of(tile: Tile, conjunction: Conjunction) -> _Range:
+        """What a conjunction leaves of the sought variable."""
+        seen, full = _Bounds(tile), _Bounds(tile)
+        sought, can_be_full = variable(tile.sought), True
+        literals = sorted(conjunction, key=repr)
+        forms = [literal.form for literal in literals if isinstance(literal, AtMostZero)]
+        # A position that the conjunction rules out for every partner makes no other bound wider.
+        clipped = tile.clipped(forms)
+        for literal in literals:
+            if isinstance(literal, Holds):
+                seen.conditions.append(literal.node)
+                full.conditions.append(literal.node)
+            elif isinstance(literal, AtMostZero) and (ends := tile.extremes(literal.form.without(sought))):
+                factor = literal.form.factor(sought)
+                least = clipped.extremes(literal.form.without(sought)) if factor else ends
+                seen.add(factor, (least or ends)[0])
+                full.add(factor, ends[1])
+            else:
+                can_be_full = False
+        return _Range(seen.interval(), full.interval() if can_be_full else None)
+
+    def span(self) -> Span:
+        """The span as users of this module see it."""
+        seen, full = self.seen.plain(), self.full and self.full.plain()
+        ends = (seen.lo, seen.hi, full.lo, full.hi) if full else (seen.lo, seen.hi, None, None)
+        lo, hi, full_lo, full_hi = (None if end is None else end.node() for end in ends)
+        return Span(lo, hi, full_lo, full_hi, full is not None)
+
+    def hull(self, other: _Range) -> _Range:
+        """One range around both."""
+        return _Range(self.seen.plain().around(other.seen.plain()), self._fuller(other))
+
+    def union(self, other: _Range) -> _Range | None:
+        """One range of just the positions of both, if there is one."""
+        seen = self.seen.union(other.seen)
+        return None if seen is None else _Range(seen, self._fuller(other))
+
+    def _fuller(self, other: _Range) -> _Interval | None:
+        if self.full is None or other.full is None:
+            return self.full or other.full
+        # Where one interval cannot tell both, the one that moves with the tile is the longer one on most tiles.
+        longer = self.full if self.full.motion() > other.full.motion() else other.full
+        return self.full.union(other.full) or longer
+
+
+def _at_most_zero(form: Linear) -> Node:
+    """The inequality form <= 0 as one would write it."""
+    left = Linear(tuple(term for term in form.terms if term[1] > 0))
+    right = left - form
+    if not left.terms:
+        left, right, op = right + form.constant, Linear((), form.constant), ">="
+    elif right.terms and form.constant <= 0:
+        op = "<="
+    else:
+        right, op = right + 1, "<"
+    return Node(op, (left.node(), right.node()), type="bool")
+
+
+class _Bounds:
+    """Collects the inequalities of one conjunction."""
+
+    def __init__(self, tile: Tile) -> None:
+        self._tile = tile
+        self._los: list[Linear] = []
+        self._his: list[Linear] = []
+        self.conditions: list[Node] = []
+
+    def add(self, factor: int, rest: Linear) -> None:
+        """Takes in factor * sought + rest <= 0."""
+        if factor > 0:
+            self._his.append(floor_divided(-rest, factor) + 1)
+        elif factor < 0:
+            self._los.append(ceil_divided(rest, -factor))
+        elif not self._tile.at_most(rest, Linear()):
+            self.conditions.append(_at_most_zero(rest))
+
+    def interval(self) -> _Interval:
+        """The positions that meet them all."""
+        lo = self._tile.greatest(self._los) if self._los else None
+        hi = self._tile.least(self._his) if self._his else None
+        if not self.conditions:
+            return _Interval(self._tile, lo, hi)
+        when = functools.reduce(lambda a, b: Node("and", (a, b), type="bool"), dict.fromkeys(self.conditions))
+        return _Interval(self._tile, lo, hi, when)
+
+
+def _ordered(found: list[_Range]) -> list[_Range]:
+    """The ranges by their start; those that are one range, or that cannot be put in order, become one."""
+    ranges = list(found)
+    while joined := _first_joined(ranges):
+        ranges = joined
+    ordered: list[_Range] = []
+    while ranges:
+        first = next((r for r in ranges if all(r.seen.below(other.seen) for other in ranges)), None)
+        if first is None:
+            return [*ordered, functools.reduce(_Range.hull, ranges)]
+        ranges = [r for r in ranges if r is not first]
+        ordered.append(first)
+    return ordered
+
+
+def _first_joined(ranges: list[_Range]) -> list[_Range] | None:
+    """The ranges with one pair made one, exact unions first; None where none has to be."""
+    pairs = list(itertools.combinations(ranges, 2))
+    unordered = [(a, b) for a, b in pairs if not a.seen.below(b.seen) and not b.seen.below(a.seen)]
+    unions = ((a, b, a.union(b)) for a, b in pairs)
+    for a, b, one in itertools.chain(unions, ((a, b, a.hull(b)) for a, b in unordered)):
+        if one is not None:
+            return [one if r is a else r for r in ranges if r is not b]
+    return None
+
+
+def _ieee(function: Callable[..., float], overflow: float) -> Callable[..., float]:
+    """The function with infinities and NaN in place of exceptions, as tensors have them."""
+
+    def safe(*args: float) -> float:
+        try:
+            return function(*args)
+        except OverflowError:
+            return overflow
+        except ValueError:
+            return math.nan
+
+    return safe
+
+
+def _divided(a: float, b: float) -> float:
+    if b == 0:
+        return math.nan if a == 0 or math.isnan(a) else math.copysign(math.inf, a) * math.copysign(1, b)
+    return a / b
+
+
+_OPERATIONS: dict[str, Callable[..., int | float | bool]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": _divided,
+    "//": operator.floordiv,
+    "%": operator.mod,
+    "**": operator.pow,
+    "neg": operator.neg,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
+    "not": operator.not_,
+    "abs": abs,
+    "min": min,
+    "max": max,
+    "floor": math.floor,
+    "exp": _ieee(math.exp, math.inf),
+    "log": lambda x: -math.inf if x == 0 else _ieee(math.log, math.inf)(x),
+    "sqrt": _ieee(math.sqrt, math.inf),
+    "tanh": math.tanh,
+    "sigmoid": lambda x: 0.5 * (1 + math.tanh(x / 2)),
+    "softplus": lambda x: max(x, 0) + math.log1p(math.exp(-abs(x))),
+    "sin": _ieee(math.sin, math.nan),
+    "cos": _ieee(math.cos, math.nan),
+}
+
+
+def evaluate(node: Node, env: Mapping[str, object]) -> int | float | bool:
+    """The value of an expression in Python's own arithmetic; names stand in `env`, an indexed input as a callable."""
+    if node.op == "num":
+        assert isinstance(node.value, (int, float))
+        return node.value
+    if node.op in ("var", "option", "input", "local"):
+        value = env[str(node.value)]
+        if callable(value):
+            value = value(*(evaluate(arg, env) for arg in node.args))
+        assert isinstance(value, (int, float))
+        return value
+    if node.op in ("and", "or"):
+        first = bool(evaluate(node.args[0], env))
+        return first if first == (node.op == "or") else bool(evaluate(node.args[1], env))
+    if node.op == "where":
+        return evaluate(node.args[1 if evaluate(node.args[0], env) else 2], env)
+    return _OPERATIONS[node.op](*(evaluate(arg, env) for arg in node.args))

@@ -1,0 +1,63 @@
+"""A spec -> the files of its package. The only importer of jinja2."""
+
+from __future__ import annotations
+
+import functools
+import traceback
+from typing import Any
+
+import jinja2
+
+from . import __version__, format, header, oracle, plan, resources
+from .spec import Spec
+
+_FILES = {
+    "__init__.py": "host/init.py.jinja",
+    "kernels.py": "kernels/kernels.py.jinja",
+    "launch.py": "host/launch.py.jinja",
+    "api.py": "host/api.py.jinja",
+    "reference.py": "host/reference.py.jinja",
+    "test_{name}.py": "tests/suite.py.jinja",
+}
+
+
+class TemplateFault(Exception):
+    """A template failed: the program's own fault, never the user's."""
+
+
+def render(spec: Spec) -> dict[str, str]:
+    """The names and texts of the files that make up the package of a spec."""
+    planned = plan.build(spec)
+    head = header.write(spec.source, spec.text.encode(), resources.templates_digest(), __version__.encode())
+    values = {"plan": planned, "oracle": oracle.build(spec, planned.arguments), "header": head.rstrip("\n")}
+    return {file.format(name=spec.name): _file(template, values) for file, template in _FILES.items()}
+
+
+def _file(template: str, values: dict[str, Any]) -> str:
+    try:
+        text = _environment().get_template(template).render(values)
+    except jinja2.TemplateSyntaxError as error:
+        raise TemplateFault(f"template {error.name or template}, line {error.lineno}: {error.message}") from error
+    except Exception as error:
+        raise TemplateFault(f"template {_place(error, template)}: {type(error).__name__}: {error}") from error
+    return header.stamp(format.python(text.lstrip("\n"), template))
+
+
+def _place(error: Exception, template: str) -> str:
+    """Template and line of the innermost frame that jinja2 mapped back to a template."""
+    root = str(resources.templates())
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(root)]
+    return f"{frames[-1].filename[len(root) + 1 :]}, line {frames[-1].lineno}" if frames else template
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(resources.templates(), encoding="utf-8"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+        newline_sequence="\n",
+    )

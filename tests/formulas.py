@@ -1,0 +1,152 @@
+"""Attention written out by hand, term by term: what the printed references are held against."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+Options = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Place:
+    """One score: batch, head, kv head, row of the query, positions, and the lengths."""
+
+    b: int
+    h: int
+    kv_h: int
+    row: int
+    q: int
+    k: int
+    q_len: int
+    k_len: int
+
+
+def _local_2d(at: Place, o: Options, x: Options) -> bool:
+    (y, x_), (v, u) = divmod(at.q, o["width"]), divmod(at.k, o["width"])
+    return abs(y - v) <= o["radius"] and abs(x_ - u) <= o["radius"]
+
+
+def _tree(at: Place, o: Options, x: Options) -> bool:
+    older = at.k_len - at.q_len
+    return at.k < older or bool(x["tree_mask"][at.b, at.row, at.k - older])
+
+
+MASKS: dict[str, Callable[[Place, Options, Options], bool]] = {
+    "causal": lambda at, o, x: at.k <= at.q,
+    "sliding_window": lambda at, o, x: at.q - at.k < (x["window"] if o["size"] == "runtime" else o["size"]),
+    "prefix_lm": lambda at, o, x: at.k < int(x["prefix_len"][at.b]) or at.k <= at.q,
+    "chunked": lambda at, o, x: at.k <= at.q and at.k // o["size"] == at.q // o["size"],
+    "dilated": lambda at, o, x: (at.q - at.k) % o["stride"] == 0,
+    "segments": lambda at, o, x: bool(x["q_segments"][at.b, at.row] == x["k_segments"][at.b, at.k]),
+    "global_tokens": lambda at, o, x: at.k < o["count"] or at.q < o["count"],
+    "local_2d": _local_2d,
+    "tree": _tree,
+}
+
+
+def visible(mask: Any, at: Place, x: Options) -> bool:
+    """Whether a mask term, as the YAML file has it, shows a key."""
+    name, options = (mask, {}) if isinstance(mask, str) else next(iter(mask.items()))
+    if name in ("any", "all"):
+        return (any if name == "any" else all)(visible(m, at, x) for m in options)
+    if name == "not":
+        return not visible(options, at, x)
+    return MASKS[name](at, options, x)
+
+
+def _softcap(score: torch.Tensor, i: torch.Tensor, j: torch.Tensor, o: Options, x: Options) -> torch.Tensor:
+    grown = torch.exp(2 * score / o["cap"])
+    return o["cap"] * (grown - 1) / (grown + 1)
+
+
+def alibi_slopes(heads: int) -> torch.Tensor:
+    """The published slopes; a count of heads that is no power of two takes every other one of the next power."""
+    power = 2 ** math.floor(math.log2(heads))
+    slopes = [2.0 ** (-8 * (h + 1) / power) for h in range(power)]
+    slopes += [2.0 ** (-4 * (2 * h + 1) / power) for h in range(heads - power)]
+    return torch.tensor(slopes, dtype=torch.float64)
+
+
+def _alibi(score: torch.Tensor, i: torch.Tensor, j: torch.Tensor, o: Options, x: Options) -> torch.Tensor:
+    slopes = x.get("slopes")
+    slopes = alibi_slopes(score.shape[1]) if slopes is None else slopes
+    return score - slopes[:, None, None] * (i[:, None] - j).abs()
+
+
+def _log_decay(score: torch.Tensor, i: torch.Tensor, j: torch.Tensor, o: Options, x: Options) -> torch.Tensor:
+    total = torch.stack([x["log_decay"][:, : n + 1].sum(1) for n in range(len(j))], -1)  # [B, H, Tk]
+    return score + total[:, :, i][..., None] - total[:, :, None, :]
+
+
+def _relative_bias(score: torch.Tensor, i: torch.Tensor, j: torch.Tensor, o: Options, x: Options) -> torch.Tensor:
+    def bucket(distance: int) -> int:  # of key minus query
+        count, first = o["buckets"], 0
+        if o["bidirectional"]:
+            count //= 2
+            first = count if distance > 0 else 0
+            distance = abs(distance)
+        else:
+            distance = max(-distance, 0)
+        exact = count // 2
+        if distance < exact:
+            return first + distance
+        far = math.log(distance / exact) / math.log(o["max_distance"] / exact) * (count - exact)
+        return first + min(exact + int(far), count - 1)
+
+    table = torch.tensor([[bucket(int(k - q)) for k in j] for q in i])
+    return score + x["rel_bias"][:, table]
+
+
+SCORES: dict[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Options, Options], torch.Tensor]] = {
+    "softcap": _softcap,
+    "alibi": _alibi,
+    "log_decay": _log_decay,
+    "bias": lambda score, i, j, o, x: score + x["bias"],
+    "relative_bias": _relative_bias,
+}
+
+
+def rotated(x: torch.Tensor, rope: Options, cos: torch.Tensor, sin: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """Rope as a product of complex numbers; x [B, T, H, D], rows [B or 1, T]."""
+    turn = torch.complex(cos, sin)[rows.clamp(min=0)][:, :, None]
+    dims = 2 * turn.shape[-1]
+    head, rest = x[..., :dims], x[..., dims:]
+    if rope.get("layout", "half") == "half":
+        a, b = head.chunk(2, -1)
+        turned = torch.complex(a, b) * turn
+        return torch.cat((turned.real, turned.imag, rest), -1)
+    turned = torch.view_as_complex(head.unflatten(-1, (-1, 2)).contiguous()) * turn
+    return torch.cat((torch.view_as_real(turned).flatten(-2), rest), -1)
+
+
+def attention_by_hand(
+    spec: Options, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, x: Options, scale: float | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Out and LSE in fp64 of dense inputs, from the YAML document of a variant whose terms are all named ones."""
+    B, Tq, Hq, D = q.shape
+    Tk, Hkv = k.shape[1], k.shape[2]
+    i, j = torch.arange(Tq) + Tk - Tq, torch.arange(Tk)
+    if spec.get("rope"):
+        rows = x.get("positions")
+        q_rows, k_rows = (i[None], j[None]) if rows is None else (rows[:, Tk - Tq :].long(), rows.long())
+        q = rotated(q, spec["rope"], x["cos"], x["sin"], q_rows)
+        k = rotated(k, spec["rope"], x["cos"], x["sin"], k_rows)
+    owner = torch.arange(Hq) // (Hq // Hkv)
+    score = q.permute(0, 2, 1, 3) @ k.permute(0, 2, 3, 1)[:, owner] * (D**-0.5 if scale is None else scale)
+    for term in spec.get("score") or ():
+        name, options = (term, {}) if isinstance(term, str) else next(iter(term.items()))
+        score = SCORES[name](score, i, j, options or {}, x)
+    keep = torch.ones(B, Hq, Tq, Tk, dtype=torch.bool)
+    for b, h, row, key in torch.cartesian_prod(*map(torch.arange, keep.shape)).tolist() if spec.get("mask") else ():
+        at = Place(b, h, h // (Hq // Hkv), row, row + Tk - Tq, key, Tq, Tk)
+        keep[b, h, row, key] = all(visible(m, at, x) for m in spec["mask"])
+    some = keep.any(-1, keepdim=True)
+    score = torch.where(keep | ~some, score, -torch.inf)
+    lse = torch.where(some[..., 0], score.logsumexp(-1), -torch.inf)
+    out = torch.where(some, score.softmax(-1), 0) @ v.permute(0, 2, 1, 3)[:, owner]
+    return out.permute(0, 2, 1, 3), lse

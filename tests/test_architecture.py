@@ -1,0 +1,150 @@
+"""The direction of imports, who may import what, and how soon the command line answers."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import attnforge
+
+PACKAGE = Path(attnforge.__file__).parent
+ROOT = PACKAGE.parents[1]
+MODULES = {path.stem: path for path in PACKAGE.glob("*.py") if path.stem not in ("__init__", "__main__")}
+
+# Each module may import those of the lines above its own, and its neighbours on its line.
+LAYERS = [
+    {"errors", "resources", "header"},
+    {"spec", "expression", "yaml_tree", "schema", "lines", "terms", "loader"},
+    {"calculus", "printers", "ranges", "linear", "normal"},
+    {"plan", "oracle"},
+    {"render", "format"},
+    {"emit"},
+    {"starter", "suite", "compile", "explain", "picture", "tuning", "bench", "profile"},
+    {"cli"},
+]
+ONLY = {"jinja2": {"render"}, "black": {"format"}, "yaml": {"spec", "starter"} | LAYERS[1]}
+TOOLS = LAYERS[6]
+
+
+def imports(path: Path, *, at_top: bool = False) -> set[str]:
+    """The modules that a file imports, own ones as `.name`; `at_top`: those that importing it imports."""
+    tree = ast.parse(path.read_text())
+    found: set[str] = set()
+    nodes = list(top_level(tree)) if at_top else list(ast.walk(tree))
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level <= 1, f"{path.name}: a relative import of more than one level"
+            if node.level == 0:
+                found.add(str(node.module).split(".")[0])
+            else:
+                found |= {f".{node.module}"} if node.module else {f".{alias.name}" for alias in node.names}
+    assert "attnforge" not in found, f"{path.name}: own modules are imported relatively"
+    return {name for name in found if name != ".__version__"}
+
+
+def top_level(tree: ast.AST) -> list[ast.AST]:
+    """All statements outside functions and `if TYPE_CHECKING`."""
+    found: list[ast.AST] = []
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            continue
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            continue
+        found += [node, *top_level(node)]
+    return found
+
+
+def layer(name: str) -> int:
+    return next((i for i, names in enumerate(LAYERS) if name in names), -1)
+
+
+@pytest.mark.parametrize("name", sorted(MODULES))
+def test_imports_point_in_one_direction(name: str) -> None:
+    assert layer(name) >= 0, "a new module needs a place in LAYERS"
+    own = {found[1:] for found in imports(MODULES[name]) if found.startswith(".")}
+    assert {found for found in own if layer(found) > layer(name)} == set()
+
+
+def test_no_two_modules_import_each_other() -> None:
+    edges = {name: {i[1:] for i in imports(path, at_top=True) if i.startswith(".")} for name, path in MODULES.items()}
+    pending = dict(edges)
+    while pending:
+        free = [name for name, needs in pending.items() if not needs & set(pending)]
+        assert free, f"a circle among {sorted(pending)}"
+        for name in free:
+            del pending[name]
+
+
+@pytest.mark.parametrize("library", ONLY)
+def test_each_library_has_its_one_importer(library: str) -> None:
+    importers = {name for name, path in MODULES.items() if library in imports(path)}
+    assert importers
+    assert importers <= ONLY[library]
+
+
+@pytest.mark.parametrize("name", sorted(MODULES))
+def test_torch_and_triton_are_imported_by_tools_inside_functions(name: str) -> None:
+    heavy = {"torch", "triton", "matplotlib", "numpy"}
+    assert not imports(MODULES[name], at_top=True) & heavy
+    if name not in TOOLS:
+        assert not imports(MODULES[name]) & heavy
+
+
+@pytest.mark.parametrize("name", sorted(MODULES))
+def test_modules_and_public_functions_say_what_they_are(name: str) -> None:
+    tree = ast.parse(MODULES[name].read_text())
+    assert ast.get_docstring(tree)
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+            assert ast.get_docstring(node), node.name
+
+
+@pytest.mark.parametrize("path", sorted(MODULES.values()), ids=lambda p: p.name)
+def test_modules_stay_small(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= 400
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "templates").rglob("*.jinja")), ids=lambda p: p.name)
+def test_templates_stay_small(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= 200
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    env = os.environ | {"PYTHONPATH": str(PACKAGE.parent)}
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=env, check=True)
+
+
+def test_help_answers_in_under_300_ms() -> None:
+    run("-m", "attnforge", "--help")  # writes the bytecode
+    took = []
+    for _ in range(5):
+        start = time.perf_counter()
+        run("-m", "attnforge", "--help")
+        took.append(time.perf_counter() - start)
+    assert min(took) < 0.3
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = "import sys, attnforge.cli; print(*sys.modules)"
+    loaded = set(run("-c", code).stdout.split())
+    assert not loaded & {"torch", "triton", "jinja2", "black", "pydantic", "yaml", "rich", "numpy", "sympy"}
+
+
+def test_rendering_needs_neither_torch_nor_triton() -> None:
+    code = "import sys, attnforge.render, attnforge.emit, attnforge.explain; print(*sys.modules)"
+    assert not set(run("-c", code).stdout.split()) & {"torch", "triton", "numpy"}
+
+
+def test_generated_packages_import_torch_triton_and_the_standard_library() -> None:
+    allowed = set(sys.stdlib_module_names) | {"torch", "triton"}
+    for path in sorted((ROOT / "generated").rglob("*.py")):
+        found = {name for name in imports(path) if not name.startswith(".")}
+        assert found <= allowed | ({"pytest"} if path.name.startswith("test_") else set()), path

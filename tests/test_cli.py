@@ -1,0 +1,286 @@
+"""Every command: what it prints, where, with which exit code, and what it leaves on the disk."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from attnforge import cli, emit, format, render, resources, suite
+
+GOOD = "name: {name}\ndescription: A test.\nmask:\n  - causal\n"
+LEARNED = GOOD + 'score:\n  - expr: "score * temp"\ninputs:\n  temp: {{axes: [head], grad: true}}\n'
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "specs").mkdir()
+    return tmp_path
+
+
+def write(name: str, text: str = GOOD) -> str:
+    path = Path("specs") / f"{name}.yaml"
+    path.write_text(text.format(name=name))
+    return str(path)
+
+
+def run(*arguments: str, code: int = 0) -> Result:
+    result = CliRunner().invoke(cli.main, arguments)
+    assert result.exit_code == code, (result.stdout, result.stderr, result.exception)
+    return result
+
+
+def files(folder: Path) -> set[str]:
+    return {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_check_tells_good_specs() -> None:
+    assert run("check", write("one"), "causal").stdout == "specs/one.yaml: good\nspecs/causal.yaml: good\n"
+
+
+def test_check_tells_all_mistakes_of_all_files() -> None:
+    first = write("one", "name: {name}\ndescription: A test.\nmusk: [causal]\nscore: [causall]\n")
+    second = write("two", 'name: {name}\ndescription: A test.\nmask:\n  - expr: "q - k < windw"\n')
+    result = run("check", first, second, code=2)
+    assert result.stdout == ""
+    assert "specs/one.yaml:3:1: error: unknown key 'musk'" in result.stderr
+    assert "specs/one.yaml:4:" in result.stderr
+    assert "specs/two.yaml:4:" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["check", "render", "test", "explain", "inspect"])
+def test_a_spec_that_does_not_exist(command: str) -> None:
+    result = run(command, "causel", code=2)
+    assert "did you mean 'causal'?" in result.stderr
+    assert result.stdout == ""
+    run(command, "specs", code=2)
+    run(command, code=2)
+
+
+def test_render_writes_packages(folder: Path) -> None:
+    first = run("render", write("one"), write("two", LEARNED))
+    assert first.stdout == "generated/one: 6 files changed\ngenerated/two: 6 files changed\n"
+    expected = {"__init__.py", "kernels.py", "launch.py", "api.py", "reference.py"}
+    assert files(folder / "generated" / "one") == expected | {"test_one.py"}
+    assert run("render", "specs/one.yaml").stdout == "generated/one: up to date\n"
+    assert run("render", "specs/one.yaml", "specs/two.yaml", "--check").stdout == ""
+
+
+def test_render_into_another_folder(folder: Path) -> None:
+    run("render", write("one"), "-o", "a/b")
+    assert (folder / "a" / "b" / "one" / "api.py").is_file()
+    assert not (folder / "generated").exists()
+
+
+def test_a_shipped_variant_renders_by_name_and_as_its_header_says(folder: Path) -> None:
+    run("render", "causal")
+    text = (folder / "generated" / "causal" / "__init__.py").read_text()
+    assert "attnforge render specs/causal.yaml\n" in text
+    assert run("render", "specs/causal.yaml").stdout == "generated/causal: up to date\n"
+
+
+def test_nothing_is_written_if_one_spec_is_wrong(folder: Path) -> None:
+    result = run("render", write("one"), write("two", "name: {name}\nmask: [causall]\n"), code=2)
+    assert "specs/two.yaml:2:" in result.stderr
+    assert not (folder / "generated").exists()
+
+
+def test_two_specs_of_one_name(folder: Path) -> None:
+    (folder / "more").mkdir()
+    (folder / "more" / "one.yaml").write_text(GOOD.format(name="one"))
+    assert "same name" in run("render", write("one"), "more/one.yaml", code=2).stderr
+    assert not (folder / "generated").exists()
+
+
+def test_check_lists_what_is_not_up_to_date(folder: Path) -> None:
+    one, two = write("one"), write("two")
+    run("render", one, two)
+    package = folder / "generated" / "one"
+    (package / "api.py").unlink()
+    (package / "launch.py").write_text((package / "launch.py").read_text() + "# mine\n")
+    (package / "extra.py").write_text((package / "__init__.py").read_text())
+    Path(two).unlink()
+    before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    result = run("render", one, "--check", code=1)
+    lines = [line.split(maxsplit=1) for line in result.stdout.splitlines()]
+    assert ["missing", "generated/one/api.py"] in lines
+    assert ["edited", "generated/one/launch.py"] in lines
+    assert ["orphaned", "generated/one/extra.py"] in lines
+    assert ["orphaned", "generated/two/api.py  (its spec is gone)"] in lines
+    write("one", LEARNED)
+    assert "stale     generated/one/reference.py\n" in run("render", one, "--check", code=1).stdout
+    write("one")
+    assert before == {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_diff_writes_nothing(folder: Path) -> None:
+    one = write("one")
+    run("render", one)
+    assert run("render", one, "--diff").stdout == ""
+    write("one", LEARNED)
+    before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    shown = run("render", one, "--diff", code=1).stdout
+    assert "--- generated/one/api.py\n+++ generated/one/api.py\n" in shown
+    assert "\n+" in shown
+    assert "temp" in shown
+    assert before == {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    run("render", one, "--diff", "--check", code=2)
+
+
+def test_force_overwrites_hand_edits(folder: Path) -> None:
+    one = write("one")
+    run("render", one)
+    path = folder / "generated" / "one" / "api.py"
+    good = path.read_text()
+    path.write_text(good + "# mine\n")
+    result = run("render", one, code=1)
+    assert "generated/one/api.py: edited by hand" in result.stderr
+    assert path.read_text() == good + "# mine\n"
+    run("render", one, "--force")
+    assert path.read_text() == good
+
+
+def test_an_output_folder_that_is_a_file(folder: Path) -> None:
+    (folder / "generated").write_text("mine")
+    result = run("render", write("one"), code=2)
+    assert "generated" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_terms_beside_the_users_spec_come_first(folder: Path) -> None:
+    terms = folder / "specs" / "terms"
+    terms.mkdir()
+    (terms / "near.yaml").write_text('name: near\nkind: mask\ndescription: A test.\nkeep: "abs(q - k) < 321"\n')
+    run("render", write("one", "name: {name}\ndescription: A test.\nmask: [causal, near]\n"))
+    assert "321" in (folder / "generated" / "one" / "reference.py").read_text()
+
+
+def test_new_writes_a_spec_that_renders(folder: Path) -> None:
+    assert "specs/mine.yaml" in run("new", "mine").stdout
+    text = (folder / "specs" / "mine.yaml").read_text()
+    assert text.startswith("name: mine\n")
+    assert "#" in text
+    run("render", "specs/mine.yaml")
+    assert "temp" in (folder / "generated" / "mine" / "api.py").read_text()
+    assert "exists already" in run("new", "mine", code=2).stderr
+    assert (folder / "specs" / "mine.yaml").read_text() == text
+
+
+@pytest.mark.parametrize("variant", sorted(resources.variants()))
+def test_new_from_a_variant(variant: str, folder: Path) -> None:
+    run("new", "mine", "--from", variant)
+    run("check", "specs/mine.yaml")
+
+
+@pytest.mark.parametrize("name", ["../up", "a b", "class", "1st", "", "a.b", "é"])
+def test_new_refuses_names_that_are_no_identifiers(name: str, folder: Path) -> None:
+    run("new", name, code=2)
+    assert files(folder) == set()
+
+
+def test_list_shows_variants_and_terms() -> None:
+    shown = run("list").stdout
+    for name in ("rope_swa_softcap", "causal", "sliding_window", "softcap", "alibi"):
+        assert any(line.split()[:1] == [name] and len(line.split()) > 1 for line in shown.splitlines()), name
+
+
+def test_explain_shows_formula_derivative_and_tiles() -> None:
+    shown = run("explain", write("one", LEARNED), "--shape", "64,64").stdout
+    assert "score = score * temp" in shown
+    assert "visible if k <= q" in shown
+    assert "d score / d score = temp" in shown
+    assert "d score / d temp = score" in shown
+    rows = shown.splitlines()[-64:]
+    assert rows[0] == "  " + "#" + "." * 63
+    assert rows[-1] == "  " + "#" * 64
+    for wrong in ("64", "a,b", "0,4", "4,-1"):
+        run("explain", "specs/one.yaml", "--shape", wrong, code=2)
+
+
+def test_explain_writes_one_page_that_needs_nothing_else(folder: Path) -> None:
+    run("explain", write("one", "name: {name}\ndescription: A <b> & c.\nmask: [causal]\n"), "--html", "page.html")
+    page = (folder / "page.html").read_text()
+    assert "A &lt;b&gt; &amp; c." in page
+    assert "<svg" in page
+    assert not any(word in page for word in ("http", "<script", "src="))
+
+
+def test_explain_writes_a_picture(folder: Path) -> None:
+    one = write("one")
+    if importlib.util.find_spec("matplotlib") is None:
+        assert "attnforge[plot]" in run("explain", one, "--png", "tiles.png", code=2).stderr
+    else:
+        run("explain", one, "--png", "tiles.png")
+        assert (folder / "tiles.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("variant", sorted(resources.variants()))
+def test_explain_takes_every_variant(variant: str) -> None:
+    assert run("explain", variant, "--shape", "300,500").stdout.startswith(f"{variant}: ")
+
+
+def test_schema_is_json_schema() -> None:
+    schema = json.loads(run("schema").stdout)
+    assert {"mask", "score", "inputs"} <= set(schema["properties"])
+
+
+def test_test_runs_the_suite(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    seen: list[Any] = []
+
+    def fake(packages: list[emit.Package], *, cpu: bool) -> int:
+        seen.append(([p.name for p in packages], cpu))
+        return 1
+
+    monkeypatch.setattr(suite, "run", fake)
+    run("test", write("one"), "--cpu", code=1)
+    assert seen == [(["one"], True)]
+    assert not (folder / "generated").exists()
+
+
+@pytest.mark.parametrize(("body", "code"), [("assert True", 0), ("assert False", 1), ("import nothing_like_it", 1)])
+def test_test_gives_the_outcome_of_the_suite(body: str, code: int, capfd: pytest.CaptureFixture[str]) -> None:
+    from attnforge import header
+
+    text = header.stamp(header.write("specs/one.yaml") + f"def test_it():\n    {body}\n")
+    made = emit.Package("one", "specs/one.yaml", Path("specs/one.yaml"), {"__init__.py": text, "test_one.py": text})
+    assert suite.run([made], cpu=True) == code
+    assert "test_one.py" in capfd.readouterr().out
+
+
+def test_faults_of_the_program_are_told_apart(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    def fail(spec: object) -> dict[str, str]:
+        raise render.TemplateFault("template host/api.py.jinja, line 3: 'x' is undefined")
+
+    monkeypatch.setattr(render, "render", fail)
+    result = run("render", write("one"), code=3)
+    assert "error: attnforge itself failed: TemplateFault: template host/api.py.jinja, line 3" in result.stderr
+    assert result.stdout == ""
+    assert not (folder / "generated").exists()
+
+
+def test_a_template_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    templates = tmp_path / "templates"
+    templates.mkdir()
+    (templates / "undefined.jinja").write_text("{{ header }}\n{{ nothing.here }}\n")
+    (templates / "syntax.jinja").write_text("{{ header }}\n\n{% if %}\n")
+    (templates / "python.jinja").write_text("{{ header }}\nx = 1\ndef (:\n")
+    monkeypatch.setattr(resources, "templates", lambda: templates)
+    render._environment.cache_clear()
+    try:
+        with pytest.raises(render.TemplateFault, match=r"template undefined\.jinja, line 2: UndefinedError"):
+            render._file("undefined.jinja", {"header": "# x"})
+        with pytest.raises(render.TemplateFault, match=r"template syntax\.jinja, line 3"):
+            render._file("syntax.jinja", {"header": "# x"})
+        with pytest.raises(format.Unformattable, match=r"template python\.jinja .*(?s:.)*>    3 def \(:"):
+            render._file("python.jinja", {"header": "# x"})
+    finally:
+        render._environment.cache_clear()
+
+
+def test_version() -> None:
+    assert run("--version").stdout.startswith("attnforge, version ")

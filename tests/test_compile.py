@@ -1,0 +1,61 @@
+"""`attnforge inspect` on a small kernel: what it tells, and that it tells of failures."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import attnforge
+
+LAUNCH = """
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def square(x_ptr, y_ptr, SIZE: tl.constexpr):
+    places = tl.arange(0, SIZE)[:, None] * SIZE + tl.arange(0, SIZE)[None, :]
+    x = tl.load(x_ptr + places)
+    tl.store(y_ptr + places, tl.dot(x, x))
+
+
+@triton.jit
+def broken(x_ptr, y_ptr, SIZE: tl.constexpr):
+    tl.store(y_ptr, tl.load(x_ptr) + no_such_thing)
+
+
+def compile_cases(head_dim, dtype):
+    signature = {"x_ptr": "*" + dtype, "y_ptr": "*fp32", "SIZE": "constexpr"}
+    for kernel in (square, broken):
+        yield kernel.__name__, kernel, signature, {"SIZE": head_dim}, {"num_warps": 4}
+"""
+CODE = """
+import sys
+from pathlib import Path
+from attnforge import compile, emit, header
+text = header.stamp(header.write("specs/toy.yaml") + sys.argv[1])
+made = emit.Package("toy", "specs/toy.yaml", Path("specs/toy.yaml"), {"__init__.py": "", "launch.py": text})
+good = compile.report(made, compile.targets(["sm_90", "gfx942"]), 64, "bf16")
+print("good" if good else "bad")
+"""
+
+
+def test_report_tells_of_every_kernel_and_architecture(tmp_path: Path) -> None:
+    env = os.environ | {"PYTHONPATH": str(Path(attnforge.__file__).parents[1]), "TRITON_INTERPRET": "1"}
+    env["TRITON_CACHE_DIR"] = str(tmp_path)
+    done = subprocess.run([sys.executable, "-c", CODE, LAUNCH], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in done.stdout.splitlines() if "│" in line]
+    by_case = {(row[0], row[1]): row[2:] for row in rows}
+    registers, spills, shared, matrix = by_case["square", "sm_90"]
+    assert 16 <= int(registers) <= 255
+    assert spills == "0"
+    assert float(shared.removesuffix(" of 227")) >= 8, "a wgmma reads its 64 x 64 operand of bf16 from shared memory"
+    assert "wgmma" in matrix
+    assert "mfma" in by_case["square", "gfx942"][3]
+    assert by_case["broken", "sm_90"][0] == by_case["broken", "gfx942"][0] == "failed"
+    assert done.stdout.splitlines()[-1] == "bad"
+    assert "broken on sm_90" in done.stderr
+    assert "no_such_thing" in done.stderr

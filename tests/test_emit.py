@@ -1,0 +1,249 @@
+"""Writes are atomic, hand-made changes survive, and what is out of date or left over is told."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from attnforge import emit, header
+
+
+def text(body: str, source: str = "specs/one.yaml") -> str:
+    return header.stamp(header.write(source, b"content") + body)
+
+
+def package(tmp_path: Path, name: str = "one", body: str = "x = 1\n", **files: str) -> emit.Package:
+    spec = tmp_path / "specs" / f"{name}.yaml"
+    spec.parent.mkdir(exist_ok=True)
+    spec.touch()
+    source = f"specs/{name}.yaml"
+    texts = {"__init__.py": text(body, source), "kernels.py": text(body * 2, source)}
+    return emit.Package(name, source, spec, texts | {f"{n}.py": text(t, source) for n, t in files.items()})
+
+
+def states(findings: list[emit.Finding]) -> dict[str, str]:
+    return {f"{f.path.parent.name}/{f.path.name}": f.state for f in findings if f.state != "current"}
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {p.relative_to(folder).as_posix(): p.read_text() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def test_a_write_makes_all_files_current(tmp_path: Path) -> None:
+    out, made = tmp_path / "out", package(tmp_path)
+    assert states(emit.survey([made], out)) == {"one/__init__.py": "missing", "one/kernels.py": "missing"}
+    assert not out.exists(), "a survey writes nothing"
+    emit.write([made], out)
+    assert contents(out) == {f"one/{name}": text for name, text in made.files.items()}
+    assert states(emit.survey([made], out)) == {}
+
+
+def test_files_that_are_current_are_left_alone(tmp_path: Path) -> None:
+    out, made = tmp_path / "out", package(tmp_path)
+    emit.write([made], out)
+    before = (out / "one" / "kernels.py").stat()
+    emit.write([made], out)
+    after = (out / "one" / "kernels.py").stat()
+    assert (before.st_mtime_ns, before.st_ino) == (after.st_mtime_ns, after.st_ino)
+
+
+def test_stale_files_are_replaced(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    emit.write([package(tmp_path)], out)
+    newer = package(tmp_path, body="x = 2\n")
+    assert states(emit.survey([newer], out)) == {"one/__init__.py": "stale", "one/kernels.py": "stale"}
+    emit.write([newer], out)
+    assert (out / "one" / "__init__.py").read_text() == newer.files["__init__.py"]
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda t: t + b"y = 2\n",
+        lambda t: t.replace(b"x = 1", b"x = 3"),
+        lambda t: t.replace(b"specs/one", b"specs/two"),
+        lambda t: t.replace(b"\n", b"\r\n"),
+        lambda t: t + b"# \xff\n",
+        lambda t: b"x = 1\n",
+        lambda t: b"",
+    ],
+    ids=["appended", "changed", "header", "line ends", "encoding", "without header", "emptied"],
+)
+def test_hand_edits_are_overwritten_only_when_forced(tmp_path: Path, edit: object) -> None:
+    out, made = tmp_path / "out", package(tmp_path)
+    emit.write([made], out)
+    path = out / "one" / "kernels.py"
+    changed = edit(path.read_bytes())  # type: ignore[operator]
+    path.write_bytes(changed)
+    newer = package(tmp_path, body="x = 2\n")
+    assert states(emit.survey([newer], out))["one/kernels.py"] == "edited"
+    with pytest.raises(emit.Edited, match=r"kernels\.py"):
+        emit.write([newer], out)
+    assert path.read_bytes() == changed
+    assert (out / "one" / "__init__.py").read_text() == made.files["__init__.py"], "all or nothing"
+    emit.write([newer], out, force=True)
+    assert path.read_text() == newer.files["kernels.py"]
+
+
+def test_a_folder_of_somebody_else_is_not_taken_over(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    (out / "one").mkdir(parents=True)
+    (out / "one" / "__init__.py").write_text("mine = 1\n")
+    with pytest.raises(emit.Edited):
+        emit.write([package(tmp_path)], out)
+    assert contents(out) == {"one/__init__.py": "mine = 1\n"}
+
+
+def test_files_no_longer_rendered_are_orphans_and_go(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    emit.write([package(tmp_path, extra="y = 1\n", more="z = 1\n")], out)
+    (out / "one" / "notes.py").write_text("# mine\n")
+    made = package(tmp_path)
+    assert states(emit.survey([made], out)) == {"one/extra.py": "orphaned", "one/more.py": "orphaned"}
+    emit.write([made], out)
+    assert set(contents(out)) == {"one/__init__.py", "one/kernels.py", "one/notes.py"}
+
+
+def test_an_edited_orphan_stays_until_forced(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    emit.write([package(tmp_path, extra="y = 1\n")], out)
+    path = out / "one" / "extra.py"
+    path.write_text(path.read_text() + "mine = 1\n")
+    with pytest.raises(emit.Edited):
+        emit.write([package(tmp_path)], out)
+    assert "mine" in path.read_text()
+    emit.write([package(tmp_path)], out, force=True)
+    assert not path.exists()
+
+
+def test_packages_whose_spec_is_gone_are_told_but_stay(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    one, old = package(tmp_path), package(tmp_path, "old")
+    elsewhere = emit.Package("theirs", "other/theirs.yaml", tmp_path, {"__init__.py": text("", "other/theirs.yaml")})
+    emit.write([one, old, elsewhere], out)
+    assert states(emit.survey([one], out)) == {}, "not given, yet its spec exists"
+    old.spec.unlink()
+    told = {"old/__init__.py": "orphaned", "old/kernels.py": "orphaned"}
+    assert states(emit.survey([one], out)) == told
+    emit.write([one], out, force=True)
+    assert states(emit.survey([one], out)) == told
+    assert "theirs/__init__.py" in contents(out), "specs of other folders are not judged"
+
+
+def test_diff_is_what_a_write_changes(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    emit.write([package(tmp_path, extra="y = 1\n")], out)
+    shown = emit.diff(emit.survey([package(tmp_path, body="x = 2\n", added="z = 1\n")], out))
+    assert "-x = 1\n+x = 2\n" in shown
+    assert f"+++ {(out / 'one' / 'added.py').as_posix()}\n" in shown
+    assert "--- /dev/null\n" in shown
+    assert "+++ /dev/null\n" in shown
+    assert emit.diff(emit.survey([package(tmp_path, extra="y = 1\n")], out)) == ""
+
+
+def test_a_failing_write_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "out"
+    emit.write([package(tmp_path)], out)
+    before = contents(out)
+    calls = []
+
+    def full(handle: int) -> None:
+        calls.append(handle)
+        if len(calls) == 2:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        emit.write([package(tmp_path, body="x = 2\n")], out)
+    assert contents(out) == before
+
+
+WRITER = """
+import pathlib, sys
+from attnforge import emit, header
+out, body, marker = pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+files = {f"f{n}.py": header.stamp(header.write("specs/one.yaml", b"") + body * 20000) for n in range(12)}
+pathlib.Path(marker).touch()
+for n in range(int(sys.argv[4])):
+    emit.write([emit.Package("one", "specs/one.yaml", out.parent / "specs" / "one.yaml", files)], out, force=True)
+    for path in (out / "one").glob("*.py"):
+        if n % 2:
+            path.unlink(missing_ok=True)
+"""
+
+
+def start(out: Path, body: str, marker: Path, rounds: int) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", textwrap.dedent(WRITER), str(out), body, str(marker), str(rounds)]
+    folder = str(Path(emit.__file__).parents[1])
+    return subprocess.Popen(command, env=os.environ | {"PYTHONPATH": folder}, stderr=subprocess.PIPE)
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.004, 0.013, 0.031])
+def test_a_kill_leaves_whole_files_and_the_next_run_finishes(tmp_path: Path, delay: float) -> None:
+    out = tmp_path / "out"
+    start(out, "x = 1\n", tmp_path / "first", 1).communicate()
+    second = start(out, "y = 2\n", tmp_path / "second", 1000)
+    while not (tmp_path / "second").exists():
+        time.sleep(0.001)
+    time.sleep(delay)
+    second.send_signal(signal.SIGKILL)
+    assert second.communicate()[1] == b""
+    for path in (out / "one").glob("*.py"):
+        found = header.read(path.read_text())
+        assert found is not None
+        assert found.intact, "a file is whole, old or new"
+    third = start(out, "z = 3\n", tmp_path / "third", 1)
+    assert third.communicate() == (None, b""), "no lock is left behind"
+    assert sorted(p.name for p in (out / "one").iterdir()) == sorted(f"f{n}.py" for n in range(12))
+    assert all("z = 3" in p.read_text() for p in (out / "one").iterdir())
+
+
+def test_a_kill_between_two_replacements_loses_nothing(tmp_path: Path) -> None:
+    out, old, newer = tmp_path / "out", package(tmp_path), package(tmp_path, body="x = 2\n")
+    emit.write([old], out)
+    child = os.fork()
+    if child == 0:  # dies as a power cut would: nothing is cleaned up
+        replace = os.replace
+
+        def die(source: Path, target: Path) -> None:
+            replace(source, target)
+            os._exit(9)
+
+        os.replace = die  # type: ignore[assignment]
+        emit.write([newer], out)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    assert states(emit.survey([newer], out)) == {"one/__init__.py": "stale"}
+    assert any(p.name.endswith("attnforge-staged") for p in (out / "one").iterdir())
+    emit.write([newer], out)
+    assert contents(out) == {f"one/{name}": text for name, text in newer.files.items()}
+
+
+def test_two_generators_at_once_write_one_after_the_other(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    bodies = ("x = 1\n", "y = 2\n", "z = 3\n")
+    writers = [start(out, body, tmp_path / f"m{n}", 5) for n, body in enumerate(bodies)]
+    for writer in writers:
+        _, errors = writer.communicate(timeout=60)
+        assert (writer.returncode, errors) == (0, b"")
+    texts = {p.read_text() for p in (out / "one").iterdir()}
+    assert len(texts) == 1, "all files are of one generator"
+
+
+def test_no_text_of_a_path_escapes_the_header() -> None:
+    for source in ("a\nimport os/x.yaml", "a\rb/x.yaml", "coding: utf-7/x.yaml", "a\u2028b/x.yaml", "\udcff/x.yaml"):
+        made = header.stamp(header.write(source, b"") + "x = 1\n")
+        lines = made.splitlines()
+        assert all(line.startswith("#") for line in lines[:-1]), made
+        assert "coding" not in "".join(lines[:2])
+        made.encode("ascii" if source.isascii() else "utf-8")
+        found = header.read(made)
+        assert found is not None
+        assert found.intact

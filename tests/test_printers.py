@@ -1,0 +1,243 @@
+"""Both printers against Python's own arithmetic: the torch text in fp64, the Triton text as kernels that run."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import pytest
+import torch
+
+from attnforge import printers
+from attnforge.expression import Node, Type
+
+MACROS = Path(__file__).parents[1] / "templates" / "macros"
+
+
+def num(value: float | bool) -> Node:
+    kind: Type = "bool" if isinstance(value, bool) else "int" if isinstance(value, int) else "float"
+    return Node("num", (), value, kind)
+
+
+def wrap(value: Node | float) -> Node:
+    return value if isinstance(value, Node) else num(value)
+
+
+def of(op: str, *args: Node | float) -> Node:
+    """A node whose type follows from its operands, as the parser would set it."""
+    nodes = tuple(map(wrap, args))
+    kind: Type
+    if op in {"<", "<=", ">", ">=", "==", "!=", "and", "or", "not"}:
+        kind = "bool"
+    elif op == "/" or op in printers.FLOAT_FUNCTIONS:
+        kind = "float"
+    elif op == "floor":
+        kind = "int"
+    else:
+        kind = "float" if any(a.type == "float" for a in nodes[-2:]) else "int"
+    return Node(op, nodes, None, kind)
+
+
+Q, K, K_LEN = (Node("var", (), name, "int") for name in ("q", "k", "k_len"))
+SCORE = Node("var", (), "score", "float")
+FLAG = Node("input", (), "flag", "bool")
+WINDOW = Node("option", (), "window", "int")
+DISTANCE = of("-", Q, K)
+
+VALUES: dict[str, list[Any]] = {
+    "q": [-7, -3, -1, 0, 1, 2, 3, 9, 12, 1000],
+    "k": [0, 2, 3, 7, 1, 0, 5, 2, 11, 12],
+    "score": [-30.0, -1.7, -0.62, -1e-3, 0.0, 0.3, 0.63, 1.0, 4.5, 25.0],
+    "flag": [True, False] * 5,
+}
+SCALARS = {"k_len": 1, "window": 4}
+
+CASES: dict[str, Node] = {
+    "int floor division": of("//", DISTANCE, 3),
+    "int floor division by a negative": of("//", DISTANCE, -4),
+    "int remainder": of("%", DISTANCE, 3),
+    "int remainder of a negative divisor": of("%", DISTANCE, -4),
+    "plain division of positions": of("//", K, 3),
+    "plain remainder of positions": of("%", K, 3),
+    "float floor division": of("//", SCORE, 0.75),
+    "float remainder": of("%", SCORE, -0.75),
+    "division of integers": of("/", DISTANCE, 3),
+    "division by a length of one": of("/", Q, K_LEN),
+    "logarithm of a length of one": of("+", of("log", K_LEN), SCORE),
+    "right operand": of("-", Q, of("-", K, of("+", Q, 1))),
+    "product of sums": of("*", of("+", SCORE, 1.5), of("-", SCORE, Q)),
+    "negated sum": of("neg", of("+", Q, K)),
+    "square": of("**", SCORE, 2),
+    "square of a sum": of("**", of("+", SCORE, 1.0), 2),
+    "fifth power": of("**", SCORE, 5),
+    "inverse square": of("**", of("+", of("abs", SCORE), 1.0), Node("num", (), -2, "float")),
+    "negated power": of("neg", of("**", SCORE, 2)),
+    "power of a negation": of("**", of("neg", SCORE), 3),
+    "root by power": of("**", of("abs", SCORE), 0.5),
+    "power of positions": of("**", 0.9, of("+", SCORE, K)),
+    "tanh": of("tanh", SCORE),
+    "softcap": of("*", 50.0, of("tanh", of("/", SCORE, 50.0))),
+    "sigmoid": of("sigmoid", SCORE),
+    "softplus": of("softplus", SCORE),
+    "softplus of a position": of("softplus", DISTANCE),
+    "exp": of("exp", of("min", SCORE, 3.0)),
+    "sine of a position": of("sin", Q),
+    "cosine": of("cos", SCORE),
+    "root of a distance": of("sqrt", of("abs", DISTANCE)),
+    "floor": of("floor", SCORE),
+    "bucket": of("+", 2, of("floor", of("log", of("+", of("abs", DISTANCE), 1)))),
+    "minimum of both": of("min", DISTANCE, WINDOW),
+    "maximum with a constant": of("max", SCORE, 0),
+    "clamp": of("min", of("max", DISTANCE, -2), 2),
+    "choice": of("where", of("<", Q, K), SCORE, of("neg", SCORE)),
+    "choice of constants": of("where", of("<", Q, K), 0.1, 0.2),
+    "choice of an integer": of("*", of("where", of("<", Q, K), Q, 0.5), 3),
+    "tenth of a position": of("*", Q, 0.1),
+    "and, or": of("or", of("and", of("<=", K, Q), of("<", DISTANCE, WINDOW)), of("==", of("%", K, 2), 0)),
+    "or inside and": of("and", of("or", of("<=", K, Q), FLAG), of("!=", K, 0)),
+    "not": of("not", of("and", FLAG, of("<", K, 4))),
+    "not of a comparison": of("not", of("<", K, 4)),
+    "folded": of("*", SCORE, of("/", of("log", 8), of("log", 2.0))),
+    "functions of a length": of("+", of("sigmoid", K_LEN), of("*", of("max", K_LEN, 5), SCORE)),
+}
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    **printers._FOLD,
+    "softplus": lambda x: max(x, 0) + math.log1p(math.exp(-abs(x))),
+}
+
+
+def evaluate(node: Node, env: Mapping[str, Any]) -> Any:
+    """The value by Python's own operators."""
+    if node.op == "num":
+        return node.value
+    if node.op in printers.LEAVES:
+        return env[str(node.value)]
+    return _FUNCTIONS[node.op](*(evaluate(a, env) for a in node.args))
+
+
+def expected(node: Node) -> list[Any]:
+    rows = (dict(zip(VALUES, values, strict=True)) | SCALARS for values in zip(*VALUES.values(), strict=True))
+    return [evaluate(node, row) for row in rows]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_torch_text_computes_what_python_computes(case: str) -> None:
+    scope: dict[str, Any] = {"torch": torch, "math": math, "dtype": torch.float64} | SCALARS
+    for name, values in VALUES.items():
+        scope[name] = torch.tensor(values, dtype=torch.float64 if name == "score" else None)
+    text = printers.torch(CASES[case], lambda leaf: str(leaf.value))
+    got = eval(text, scope)
+    want = torch.tensor(expected(CASES[case]))
+    if CASES[case].type == "float":
+        torch.testing.assert_close(got, want.double(), rtol=1e-6 if want.dtype == torch.float32 else 1e-12, atol=1e-6)
+        assert got.dtype == torch.float64, text
+    else:
+        assert got.tolist() == want.tolist(), text
+
+
+def rendered_helpers(names: tuple[str, ...]) -> str:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(MACROS), undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return str(environment.get_template("helpers.jinja").module.helpers(names))  # type: ignore[attr-defined]
+
+
+def triton_module() -> str:
+    """One kernel per case, and a main that prints what they compute as JSON."""
+    lines = ["import json, sys, torch, triton", "import triton.language as tl", ""]
+    lines.append(rendered_helpers(printers.triton_helpers(CASES.values())))
+    for index, node in enumerate(CASES.values()):
+        text = printers.triton(node, lambda leaf: str(leaf.value))
+        lines += [
+            "@triton.jit",
+            f"def case_{index}(q_ptr, k_ptr, score_ptr, flag_ptr, out_ptr, k_len, window, N: tl.constexpr):",
+            "    at = tl.arange(0, 16)",
+            *(f"    {name} = tl.load({name}_ptr + at, mask=at < N, other=1)" for name in ("q", "k", "score")),
+            "    flag = tl.load(flag_ptr + at, mask=at < N, other=0) != 0",
+            f"    tl.store(out_ptr + at, ({text}).to(tl.float32), mask=at < N)",
+            "",
+        ]
+    return "\n".join(lines) + MAIN
+
+
+MAIN = """
+def main():
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    values = json.load(open(sys.argv[1]))
+    tensors = [torch.tensor(values[n], device=device).to(t) for n, t in
+               [("q", torch.int32), ("k", torch.int32), ("score", torch.float32), ("flag", torch.int32)]]
+    results = []
+    for index in range(int(sys.argv[2])):
+        out = torch.zeros(len(values["q"]), device=device)
+        globals()[f"case_{index}"][(1,)](*tensors, out, values["k_len"], values["window"], N=len(values["q"]))
+        results.append(out.tolist())
+    print(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.fixture(scope="session")
+def triton_results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[float]]:
+    """What the kernels compute, in a process of its own: the interpreter is chosen before triton is imported."""
+    folder = tmp_path_factory.mktemp("printers")
+    (folder / "cases.py").write_text(triton_module())
+    (folder / "values.json").write_text(json.dumps(VALUES | SCALARS))
+    env = os.environ | ({} if torch.cuda.is_available() else {"TRITON_INTERPRET": "1"})
+    command = [sys.executable, str(folder / "cases.py"), str(folder / "values.json"), str(len(CASES))]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=env, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return dict(zip(CASES, json.loads(done.stdout), strict=True))
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")
+@pytest.mark.parametrize("case", CASES)
+def test_triton_text_computes_what_python_computes(case: str, triton_results: dict[str, list[float]]) -> None:
+    want = torch.tensor([float(value) for value in expected(CASES[case])])
+    got = torch.tensor(triton_results[case])
+    text = printers.triton(CASES[case], lambda leaf: str(leaf.value))
+    if CASES[case].type == "float":
+        accurate = case in ("tanh", "softplus", "sigmoid")
+        torch.testing.assert_close(got, want, rtol=6e-7 if accurate else 3e-6, atol=0 if accurate else 3e-6, msg=text)
+    else:
+        assert got.tolist() == want.tolist(), text
+
+
+def test_brackets_are_as_few_as_precedence_allows() -> None:
+    keep = of("and", of("<=", K, Q), of("<", DISTANCE, 1024))
+    assert printers.triton(keep, lambda n: str(n.value)) == "(k <= q) & (q - k < 1024)"
+    assert printers.torch(keep, lambda n: str(n.value)) == "(k <= q) & (q - k < 1024)"
+    softcap = CASES["softcap"]
+    assert printers.triton(softcap, lambda n: str(n.value)) == "50.0 * tanh(score / 50.0)"
+    assert printers.torch(softcap, lambda n: str(n.value)) == "50.0 * torch.tanh(score / 50.0)"
+
+
+def test_literals_keep_their_precision() -> None:
+    node = of("*", SCORE, 0.1 + 0.2)
+    assert "0.30000000000000004" in printers.triton(node, lambda n: "x")
+    with pytest.raises(ValueError, match="finite"):
+        printers.triton(of("*", SCORE, math.inf), lambda n: "x")
+
+
+def test_helpers_are_named_once_and_only_where_called() -> None:
+    assert printers.triton_helpers([of("+", Q, 1)]) == ()
+    assert printers.triton_helpers([of("tanh", SCORE), of("*", 2.0, of("tanh", SCORE))]) == ("tanh",)
+    assert printers.triton_helpers([of("**", SCORE, SCORE)]) == ("as_float", "power")
+
+
+def test_ties_split_the_gradient_as_torch_does() -> None:
+    score = torch.zeros(1, dtype=torch.float64, requires_grad=True)
+    text = printers.torch(of("max", SCORE, 0.0), lambda leaf: str(leaf.value))
+    eval(text, {"torch": torch, "score": score, "dtype": torch.float64}).sum().backward()
+    assert score.grad is not None and score.grad.item() == 0.5

@@ -1,0 +1,309 @@
+"""Spans against brute force: nothing visible is missed, nothing hidden is called full, both ways, on random masks."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+from collections.abc import Iterator
+from typing import Literal
+
+import pytest
+from attnforge.expression import Node
+from attnforge.ranges import Span, evaluate, spans
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+INPUTS = {"prefix": ("batch",), "limit": ("batch", "head"), "flag": ("head",), "at_q": ("batch", "query"),
+          "at_k": ("batch", "key"), "at_both": ("batch", "query", "key")}  # fmt: skip
+BOOLS = {"flag", "at_both"}
+MINIMUMS = {"size": 1.0, "window": 1.0}
+OPTIONS = {"size", "window", "shift"}
+OPS: dict[type, str] = {
+    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "//", ast.Mod: "%", ast.Div: "/", ast.Lt: "<",
+    ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!=", ast.And: "and", ast.Or: "or",
+}  # fmt: skip
+
+
+def expression(text: str) -> Node:
+    """Python's own syntax as a tree of ours."""
+
+    def walk(n: ast.expr) -> Node:
+        match n:
+            case ast.Name(id=name):
+                kind = "input" if name in INPUTS else "option" if name in OPTIONS else "var"
+                return Node(kind, value=name, type="bool" if name in BOOLS else "int")
+            case ast.Constant(value=int() | float() as value):
+                return Node("num", value=value, type=type(value).__name__)  # type: ignore[arg-type]
+            case ast.BinOp(left=a, op=op, right=b):
+                return Node(OPS[type(op)], (walk(a), walk(b)), type="float" if isinstance(op, ast.Div) else "int")
+            case ast.UnaryOp(op=ast.Not(), operand=a):
+                return Node("not", (walk(a),), type="bool")
+            case ast.UnaryOp(operand=a):
+                return Node("neg", (walk(a),), type="int")
+            case ast.Compare(left=a, ops=[op], comparators=[b]):
+                return Node(OPS[type(op)], (walk(a), walk(b)), type="bool")
+            case ast.BoolOp(op=op, values=[a, b]):
+                return Node(OPS[type(op)], (walk(a), walk(b)), type="bool")
+            case ast.IfExp(test=c, body=a, orelse=b):
+                return Node("where", (walk(c), walk(a), walk(b)), type=walk(a).type)
+            case ast.Call(func=ast.Name(id=name), args=args):
+                return Node(name, tuple(map(walk, args)), type="int")
+        raise ValueError(ast.dump(n))
+
+    return walk(ast.parse(text, mode="eval").body)
+
+
+Scene = dict[str, int]
+
+
+def scenes(q_len: int, k_len: int, **scalars: int) -> Scene:
+    base = {"prefix": 3, "limit": 5, "flag": 0, "size": 3, "window": 4, "shift": -2, "h": 1, "b": 0, "kv_h": 0}
+    return base | {"q_len": q_len, "k_len": k_len} | scalars
+
+
+def sides(scene: Scene) -> dict[str, range]:
+    return {"q": range(scene["k_len"] - scene["q_len"], scene["k_len"]), "k": range(scene["k_len"])}
+
+
+def allowed(mask: Node, scene: Scene) -> dict[tuple[int, int], bool]:
+    env: dict[str, object] = dict(scene)
+    table = {}
+    for q, k in itertools.product(sides(scene)["q"], sides(scene)["k"]):
+        env |= {"q": q, "k": k, "at_q": q * 7 % 3, "at_k": k * 5 % 3, "at_both": (q * 3 + k * 5) % 4 > 0}
+        table[q, k] = bool(evaluate(mask, env))
+    return table
+
+
+def inside(lo: Node | None, hi: Node | None, env: Scene, among: range) -> set[int]:
+    first = among.start if lo is None else evaluate(lo, env)
+    past = among.stop if hi is None else evaluate(hi, env)
+    return {x for x in among if first <= x < past}
+
+
+Cell = tuple[set[int], set[int], set[int], set[int]]
+
+
+def compare(mask: Node, scene: Scene, along: Literal["k", "q"], tile: int) -> Iterator[Cell]:
+    """For each tile of the other side: what is seen and full in truth, and what the spans say."""
+    found = spans(mask, along, INPUTS, MINIMUMS)
+    assert 1 <= len(found) <= 8
+    truth, other = allowed(mask, scene), "q" if along == "k" else "k"
+    positions, sought = sides(scene)[other], sides(scene)[along]
+    for start in range(positions.start, positions.stop, tile):
+        held = range(start, min(start + tile, positions.stop))
+        env = scene | {f"{other}_first": held[0], f"{other}_last": held[-1]}
+        lows = [sought.start if s.lo is None else evaluate(s.lo, env) for s in found[1:]]
+        assert found[0].lo is None or not lows or evaluate(found[0].lo, env) <= lows[0]
+        assert lows == sorted(lows) and all(s.lo is not None for s in found[1:])
+
+        def sees(o: int, x: int) -> bool:
+            return truth[(o, x) if along == "k" else (x, o)]
+
+        seen = {x for x in sought if any(sees(o, x) for o in held)}
+        full = {x for x in sought if all(sees(o, x) for o in held)}
+        told = set().union(*(inside(s.lo, s.hi, env, sought) for s in found))
+        told_full = set().union(*(inside(s.full_lo, s.full_hi, env, sought) for s in found if s.can_be_full))
+        yield seen, full, told, told_full
+
+
+def check_sound(mask: Node, scene: Scene, tile: int) -> None:
+    for along in ("k", "q"):
+        for seen, full, told, told_full in compare(mask, scene, along, tile):
+            assert seen <= told, f"missed along {along}"
+            assert told_full <= full, f"hidden but full along {along}"
+
+
+EXACT = {
+    "causal": "k <= q",
+    "window": "q - k < window and k <= q",
+    "fixed window": "q - k < 3 and q >= k",
+    "prefix": "k < prefix or k <= q",
+    "chunked": "q // size == k // size and k <= q",
+    "chunked by a literal": "q // 4 == k // 4 and k <= q",
+    "band": "abs(q - k) < 2",
+    "shifted": "2 * k <= q + k + 1 and not k < q - window",
+    "sinks": "k < 2 or q - k < window and k <= q",
+    "per head": "flag or k <= q",
+}
+SHAPES = [(7, 7), (3, 9), (9, 4), (1, 8), (8, 1)]
+
+
+@pytest.mark.parametrize("names", [*itertools.combinations_with_replacement(EXACT, 2)], ids=" & ".join)
+def test_exact_where_the_bounds_are_monotone(names: tuple[str, str]) -> None:
+    mask = expression(f"({EXACT[names[0]]}) and ({EXACT[names[1]]})" if names[0] != names[1] else EXACT[names[0]])
+    for (q_len, k_len), tile, size in itertools.product(SHAPES, (1, 3, 4), (1, 3)):
+        scene = scenes(q_len, k_len, size=size, window=size + 1, flag=tile % 2, prefix=tile)
+        for along in ("k", "q"):
+            for seen, full, told, told_full in compare(mask, scene, along, tile):
+                assert told == seen
+                assert told_full <= full
+                # A key tile that only partly consists of sinks has full rows that no single range tells.
+                assert told_full == full or ("sinks" in names and along == "q")
+
+
+def text(node: Node | None) -> str:
+    if node is None:
+        return ""
+    if not node.args:
+        return str(node.value)
+    if len(node.args) == 2 and not node.op.isalpha():
+        return f"({text(node.args[0])} {node.op} {text(node.args[1])})"
+    return f"{node.op}({', '.join(map(text, node.args))})"
+
+
+@pytest.mark.parametrize(
+    ("mask", "along", "expected"),
+    [
+        ("k <= q", "k", [": (q_last + 1) | : (q_first + 1)"]),
+        ("k <= q", "q", ["k_first :  | k_last : "]),
+        ("k <= q and q - k < 1024", "k", ["(q_first - 1023) : (q_last + 1) | (q_last - 1023) : (q_first + 1)"]),
+        ("k <= q and q - k < 1024", "q", ["k_first : (k_last + 1024) | k_last : (k_first + 1024)"]),
+        ("k < prefix or k <= q", "k", [": max(prefix, (q_last + 1)) | : max(prefix, (q_first + 1))"]),
+        ("k < prefix or k <= q", "q", ["where((k_first < prefix), (k_len - q_len), k_first) :  | "
+                                       "where((k_last < prefix), (k_len - q_len), k_last) : "]),
+        ("q // 64 == k // 64 and k <= q", "k", ["(64 * (q_first // 64)) : (q_last + 1) | "
+                                                "(64 * (q_last // 64)) : (q_first + 1)"]),
+        ("at_q == at_k and k <= q", "k", [": (q_last + 1) | never"]),
+        ("q < 5", "k", [": where((q_first < 5), k_len, 0) | : where((q_last < 5), k_len, 0)"]),
+        ("q % 2 == k % 2", "q", [":  | never"]),
+        ("k < 0.5 * q", "k", [":  | never"]),
+    ],
+)  # fmt: skip
+def test_reads_as_written_by_hand(mask: str, along: Literal["k", "q"], expected: list[str]) -> None:
+    def show(s: Span) -> str:
+        full = f"{text(s.full_lo)} : {text(s.full_hi)}".lstrip() if s.can_be_full else "never"
+        return f"{text(s.lo)} : {text(s.hi)}".lstrip() + f" | {full}"
+
+    assert [show(s) for s in spans(expression(mask), along, INPUTS, MINIMUMS)] == expected
+
+
+def test_no_mask_and_hopeless_mask() -> None:
+    assert spans(None, "k") == (Span(None, None, None, None, True),)
+    (nothing,) = spans(Node("num", value=False, type="bool"), "k")
+    assert nothing.hi == Node("num", value=0, type="int") and not nothing.can_be_full
+
+
+def test_what_is_not_declared_is_not_trusted() -> None:
+    assert spans(expression("k < prefix"), "k") == (Span(None, None, None, None, False),)
+    assert spans(expression("k // shift <= q // shift"), "k", INPUTS, MINIMUMS)[0].hi is None
+
+
+NAMES = ["q", "k", "prefix", "size", "window", "shift", "k_len", "at_q", "at_k", "h", "limit"]
+LEAVES = st.one_of(
+    st.sampled_from(["q", "k", "q", "k", *NAMES]).map(expression),
+    st.integers(-4, 9).map(lambda n: Node("num", value=n, type="int")),
+)
+
+
+def integer(op: str, *args: Node) -> Node:
+    return Node(op, args, type="int")
+
+
+def truth(op: str, *args: Node) -> Node:
+    return Node(op, args, type="bool")
+
+
+DIVISORS = st.sampled_from(["1", "2", "3", "size", "window"]).map(expression)
+FACTORS = st.sampled_from(["2", "-1", "-3", "size", "shift", "0"]).map(expression)
+COMPARISONS = st.sampled_from(["<", "<=", ">", ">=", "==", "!="])
+
+
+def bigger(inner: st.SearchStrategy[Node]) -> st.SearchStrategy[Node]:
+    return st.one_of(
+        st.builds(integer, st.sampled_from(["+", "-", "-"]), inner, inner),
+        st.builds(integer, st.sampled_from(["//", "//", "%"]), inner, DIVISORS),
+        st.builds(lambda a, b, swap: integer("*", *((b, a) if swap else (a, b))), inner, FACTORS, st.booleans()),
+        st.builds(integer, st.sampled_from(["min", "max"]), inner, inner),
+        st.builds(integer, st.sampled_from(["abs", "neg"]), inner),
+        st.builds(lambda op, a, b, x, y: integer("where", truth(op, a, b), x, y), COMPARISONS, inner, inner, inner,
+                  inner),
+    )  # fmt: skip
+
+
+INTEGERS = st.recursive(LEAVES, bigger, max_leaves=5)
+SIMPLE = ["k <= q", "q - k < window", "q // size == k // size", "k < prefix", "q >= 2", "at_both", "flag", "h == 0"]
+ATOMS = st.one_of(st.builds(truth, COMPARISONS, INTEGERS, INTEGERS), st.sampled_from(SIMPLE).map(expression))
+MASKS = st.recursive(
+    ATOMS,
+    lambda inner: st.one_of(
+        st.builds(truth, st.sampled_from(["and", "or"]), inner, inner),
+        st.builds(truth, st.just("not"), inner),
+        st.builds(truth, st.sampled_from(["==", "!="]), inner, inner),
+        st.builds(truth, st.just("where"), inner, inner, inner),
+    ),
+    max_leaves=6,
+)
+SCENES = st.builds(
+    scenes,
+    st.integers(1, 7),
+    st.integers(1, 7),
+    prefix=st.integers(-2, 9),
+    limit=st.integers(-2, 9),
+    size=st.integers(1, 5),
+    window=st.integers(1, 9),
+    shift=st.integers(-3, 3),
+    flag=st.integers(0, 1),
+    h=st.integers(0, 1),
+)
+
+
+@settings(max_examples=1500, deadline=None, derandomize=True)
+@given(mask=MASKS, scene=SCENES, tile=st.integers(1, 4))
+def test_sound_on_random_masks(mask: Node, scene: Scene, tile: int) -> None:
+    check_sound(mask, scene, tile)
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(parts=st.lists(ATOMS, min_size=4, max_size=12), joins=st.lists(st.sampled_from(["and", "or"]), min_size=11,
+       max_size=11), scene=SCENES, tile=st.integers(1, 4))  # fmt: skip
+def test_sound_when_there_are_too_many_parts(parts: list[Node], joins: list[str], scene: Scene, tile: int) -> None:
+    mask = parts[0]
+    for join, part in zip(joins, parts[1:], strict=False):
+        mask = truth(join, part, mask)
+    check_sound(mask, scene, tile)
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [*EXACT.values(), "k // size <= prefix", "k // 64 < limit", "prefix <= k // size", "q // size - k // size < 3",
+     "k - q < limit and k // 128 >= q // 128 - limit"],
+)  # fmt: skip
+@pytest.mark.parametrize("along", ["k", "q"])
+def test_bounds_stay_within_int32(mask: str, along: Literal["k", "q"]) -> None:
+    big = 2**28
+    found = spans(expression(mask), along, INPUTS, MINIMUMS)
+    nodes = [end for s in found for end in (s.lo, s.hi, s.full_lo, s.full_hi)]
+    for scalar, size, position in itertools.product((-big, -7, 9, big), (1, 64, big), (-big, 0, big - 1)):
+        scene = scenes(big, big, prefix=scalar, limit=scalar, size=size, window=size)
+        scene |= {f"{side}_{end}": position for side in "qk" for end in ("first", "last")}
+        for node in (n for end in nodes if end for n in end.walk()):
+            assert -(2**31) <= evaluate(node, scene) < 2**31, text(node)
+
+
+@pytest.mark.parametrize(
+    ("given_text", "expected"),
+    [
+        ("-7 // 2", -4),
+        ("-7 % 3", 2),
+        ("7 % -3", -2),
+        ("1 if 2 < 1 else 5", 5),
+        ("min(3, max(1, 2))", 2),
+        ("not 1 == 1 or 2 != 3", True),
+        ("7 / 2", 3.5),
+        ("1.0 / 0", float("inf")),
+        ("exp(1000.0)", float("inf")),
+        ("log(0)", float("-inf")),
+        ("sigmoid(-2000.0)", 0.0),
+        ("softplus(800.0)", 800.0),
+    ],
+)
+def test_evaluate(given_text: str, expected: float) -> None:
+    assert evaluate(expression(given_text), {}) == expected
+
+
+def test_evaluate_reads_names_and_indices() -> None:
+    node = Node("input", (expression("q + 1"),), "table", "int")
+    assert evaluate(node, {"q": 2, "table": lambda i: 10 * i}) == 30
+    assert evaluate(expression("size * q"), {"q": 2, "size": 4}) == 8
+    with pytest.raises(KeyError):
+        evaluate(expression("prefix"), {})

@@ -1,0 +1,238 @@
+"""The printed references against formulas written out by hand, SDPA, FlexAttention and a worked example."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from formulas import attention_by_hand
+
+from attnforge import render, spec
+
+SPECS = Path(__file__).parents[1] / "specs"
+SHIPPED = sorted(path.stem for path in SPECS.glob("*.yaml"))
+
+VARIANTS: dict[str, str] = {
+    "plain": "",
+    "causal": "mask: [causal]",
+    "window": "mask: [causal, sliding_window: {size: 5}]",
+    "window_set_by_the_call": "mask: [causal, sliding_window: {size: runtime}]",
+    "prefix": "mask: [prefix_lm]",
+    "chunked": "mask: [chunked: {size: 4}]",
+    "dilated": "mask: [causal, dilated: {stride: 3}]",
+    "segments": "mask: [causal, segments]",
+    "global_tokens": "mask: [causal, any: [sliding_window: {size: 3}, global_tokens: {count: 2}]]",
+    "local_2d": "mask: [local_2d: {width: 4, radius: 1}]",
+    "tree": "mask: [tree]",
+    "negated": "mask: [not: causal]",
+    "softcap": "mask: [causal]\nscore: [softcap: {cap: 2.0}]",
+    "alibi": "mask: [causal]\nscore: [alibi]",
+    "log_decay": "mask: [causal]\nscore: [log_decay]",
+    "bias": "score: [bias]",
+    "relative_bias": "score: [relative_bias: {buckets: 8, max_distance: 16, bidirectional: true}]",
+    "relative_bias_causal": "mask: [causal]\n"
+    "score: [relative_bias: {buckets: 8, max_distance: 16, bidirectional: false}]",
+    "several": "rope: {layout: half}\nmask: [causal, sliding_window: {size: 7}]\nscore: [softcap: {cap: 3.0}, alibi]",
+    "rope_half": "rope: {layout: half}\nmask: [causal]",
+    "rope_interleaved": "rope: {layout: interleaved, dims: 4}",
+}
+READ_AT_BOTH = {"log_decay", "tree", "rope_half", "rope_interleaved", "several"}
+
+
+def load(document: str, folder: Path, name: str) -> dict[str, Any]:
+    """The functions of a rendered reference."""
+    path = folder / f"{name}.yaml"
+    path.write_text(f"name: {name}\ndescription: A test.\n{document}\n")
+    files = render.render(spec.load(path, terms=[SPECS / "terms"]))
+    module_path = folder / f"{name}_reference.py"
+    module_path.write_text(files["reference.py"])
+    found = importlib.util.spec_from_file_location(module_path.stem, module_path)
+    assert found is not None and found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return vars(module)
+
+
+@pytest.fixture
+def reference(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Any]:
+    """`reference` of the variant that the test's first parameter names."""
+    name = request.node.callspec.params["variant"]
+    found: Callable[..., Any] = load(VARIANTS[name], tmp_path, name)["reference"]
+    return found
+
+
+def keywords(document: str, q: torch.Tensor, k: torch.Tensor) -> dict[str, Any]:
+    """Random tensors for the keywords of the named terms in a variant."""
+    (B, Tq, Hq, D), Tk = q.shape, k.shape[1]
+    loaded = yaml.safe_load(document) or {}
+    dims = (loaded.get("rope") or {}).get("dims", D)
+    angles = torch.rand(Tk + 2, dims // 2, dtype=torch.float64) * 6
+    known: dict[str, dict[str, Any]] = {
+        "rope": {"cos": angles.cos(), "sin": angles.sin()},
+        "runtime": {"window": 6},
+        "prefix_lm": {"prefix_len": torch.randint(0, Tk, (B,))},
+        "segments": {"q_segments": torch.randint(0, 2, (B, Tq)), "k_segments": torch.randint(0, 2, (B, Tk))},
+        "tree": {"tree_mask": torch.rand(B, Tq, Tq) < 0.6},
+        "log_decay": {"log_decay": -torch.rand(B, Tk, Hq, dtype=torch.float64)},
+        "score: [bias": {"bias": torch.randn(1, Hq, Tq, Tk, dtype=torch.float64)},
+        "relative_bias": {"rel_bias": torch.randn(Hq, 8, dtype=torch.float64)},
+    }
+    return {name: x for word, found in known.items() if word in document for name, x in found.items()}
+
+
+def operands(Tq: int, Tk: int, Hq: int = 4, Hkv: int = 2, D: int = 8, Dv: int = 6) -> tuple[torch.Tensor, ...]:
+    torch.manual_seed(Tq * 1000 + Tk)
+    shapes = ((2, Tq, Hq, D), (2, Tk, Hkv, D), (2, Tk, Hkv, Dv))
+    return tuple(torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes)
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), (12, 12), (5, 14), (9, 4)], ids=str)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_reference_is_the_formula(variant: str, sizes: tuple[int, int], reference: Callable[..., Any]) -> None:
+    if sizes[0] > sizes[1] and variant in READ_AT_BOTH:
+        pytest.skip("needs a key for each query")
+    document = VARIANTS[variant]
+    q, k, v = operands(*sizes)
+    x = keywords(document, q, k)
+    learned = [q, k, v]
+    for name in ("log_decay", "bias", "rel_bias"):
+        if name in x:
+            learned.append(x[name].requires_grad_())
+    results = []
+    for out, lse in (
+        reference(q, k, v, **x, return_lse=True),
+        attention_by_hand(yaml.safe_load(document) or {}, q, k, v, x),
+    ):
+        seen = torch.where(lse == -torch.inf, 0, lse)
+        loss = (out * torch.linspace(-1, 1, out.numel()).view(out.shape)).sum() + (seen * seen).sum()
+        results.append((out, lse, *torch.autograd.grad(loss, learned)))
+    torch.testing.assert_close(*results, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("variant", ["causal", "softcap", "alibi", "log_decay", "rope_half"])
+def test_packed_sequences_are_attended_one_by_one(variant: str, tmp_path: Path) -> None:
+    document = VARIANTS[variant]
+    packed = load("layout: packed\n" + document, tmp_path, variant)["reference"]
+    lengths = [0, 5, 1, 0, 9, 0]
+    cuts = list(itertools.accumulate(lengths, initial=0))
+    q, k, v = (x[0] for x in operands(sum(lengths), sum(lengths)))
+    x = keywords(document, q[None], k[None])
+    if "log_decay" in x:
+        x["log_decay"] = x["log_decay"][0]
+    cu_seqlens = torch.tensor(cuts, dtype=torch.int32)
+    out, lse = packed(q, k, v, cu_seqlens=cu_seqlens, max_seqlen=9, **x, return_lse=True)
+    for first, last in itertools.pairwise(cuts):
+        part = dict(x)
+        if "log_decay" in x:
+            part["log_decay"] = x["log_decay"][None, first:last]
+        if first == last:
+            continue
+        want = attention_by_hand(yaml.safe_load(document), *(t[None, first:last] for t in (q, k, v)), part)
+        torch.testing.assert_close((out[first:last], lse[:, first:last]), (want[0][0], want[1][0]))
+
+
+@pytest.mark.parametrize("variant", ["plain", "causal", "bias"])
+def test_reference_is_sdpa(variant: str, reference: Callable[..., Any]) -> None:
+    q, k, v = (x.detach() for x in operands(11, 11, Dv=8))
+    x = keywords(VARIANTS[variant], q, k)
+    want = torch.nn.functional.scaled_dot_product_attention(
+        *(t.transpose(1, 2) for t in (q, k, v)),
+        attn_mask=x.get("bias"),
+        is_causal=variant == "causal",
+        enable_gqa=True,
+    )
+    torch.testing.assert_close(reference(q, k, v, **x), want.transpose(1, 2))
+
+
+@pytest.mark.parametrize("variant", ["window", "softcap"])
+def test_reference_is_flex_attention(variant: str, reference: Callable[..., Any]) -> None:
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    def keep(b: Any, h: Any, q: Any, k: Any) -> Any:
+        return (k <= q) & (q - k < (5 if variant == "window" else 1000))
+
+    def cap(score: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+        return 2 * torch.tanh(score / 2) if variant == "softcap" else score
+
+    q, k, v = (x.detach().float() for x in operands(40, 40, Dv=8))
+    block_mask = create_block_mask(keep, None, None, 40, 40, device="cpu")
+    heads_first = (t.transpose(1, 2) for t in (q, k, v))
+    want = flex_attention(*heads_first, score_mod=cap, block_mask=block_mask, enable_gqa=True)
+    assert isinstance(want, torch.Tensor)
+    torch.testing.assert_close(reference(q, k, v), want.transpose(1, 2))
+
+
+def test_worked_example_of_rope(tmp_path: Path) -> None:
+    functions = load("rope: {layout: half}\nmask: [causal]", tmp_path, "worked")
+    rows = [
+        [0.3581, 0.1616, 0.5714, 0.4795],
+        [0.5468, 0.3008, 0.9154, 0.3457],
+        [0.4201, 0.1406, 0.2273, 0.5269],
+        [0.1441, 0.1024, 0.8580, 0.8310],
+    ]
+    x = torch.zeros(1, 8, 1, 4, dtype=torch.float64)
+    x[0, :4, 0] = torch.tensor(rows)
+    angles = torch.arange(8, dtype=torch.float64)[:, None] * torch.tensor([1.0, 0.01])
+    turned = functions["_rotate"](x, angles.cos(), angles.sin(), torch.arange(8)[None])[0, :, 0]
+    want = torch.tensor([0.3026, 0.6789, 0.5255, 0.3139], dtype=torch.float64)
+    torch.testing.assert_close((turned @ turned.T)[2, :4], want, rtol=0, atol=6e-5)
+
+
+@pytest.mark.parametrize("variant", ["rope_half", "rope_interleaved"])
+def test_positions_choose_the_rows_of_the_tables(variant: str, reference: Callable[..., Any]) -> None:
+    q, k, v = operands(5, 9)
+    x = keywords(VARIANTS[variant], q, k) | {"positions": torch.randint(0, 11, (2, 9))}
+    want = attention_by_hand(yaml.safe_load(VARIANTS[variant]), q, k, v, x)
+    torch.testing.assert_close(reference(q, k, v, **x, return_lse=True), want)
+
+
+@pytest.mark.parametrize("variant", ["causal", "softcap"])
+def test_rows_without_keys_are_zero(variant: str, reference: Callable[..., Any]) -> None:
+    q, k, v = operands(6, 4)
+    out, lse = reference(q, k, v, return_lse=True)
+    assert torch.equal(out[:, :2], torch.zeros_like(out[:, :2]))
+    assert (lse[..., :2] == -torch.inf).all() and lse[..., 2:].isfinite().all()
+    grads = torch.autograd.grad(out.sum() + lse[..., 2:].sum(), (q, k, v))
+    assert all(g.isfinite().all() for g in grads)
+    assert not grads[0][:, :2].any()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["score * log(q - k + 1)", "score + 1 / (q - k + 1)", "score + w * exp(100.0 * (k - q))", "score * sqrt(q - k)"],
+)
+def test_what_a_mask_hides_poisons_no_gradient(text: str, tmp_path: Path) -> None:
+    document = f'mask: [causal]\nscore:\n  - expr: "{text}"\ninputs:\n  w: {{axes: [head], grad: true}}'
+    if "w *" not in text:
+        document = document.split("\ninputs")[0]
+    reference = load(document, tmp_path, "hidden")["reference"]
+    # at distance 1 of what is hidden the terms are NaN or infinite
+    q, k, v = (x.detach().float().requires_grad_() for x in operands(12, 12))
+    x = {"w": torch.zeros(4, requires_grad=True)} if "w *" in text else {}
+    out = reference(q, k, v, **x)
+    assert out.isfinite().all()
+    learned = (q, k, v, *x.values())
+    assert all(g.isfinite().all() for g in torch.autograd.grad(out.square().sum(), learned))
+
+
+@pytest.mark.parametrize("variant", ["causal"])
+def test_dtypes(variant: str, reference: Callable[..., Any]) -> None:
+    q, k, v = (x.detach() for x in operands(7, 7))
+    for dtype, lse_dtype in ((torch.bfloat16, torch.float32), (torch.float64, torch.float64)):
+        out, lse = reference(q.to(dtype), k.to(dtype), v.to(dtype), return_lse=True)
+        assert (out.dtype, lse.dtype) == (dtype, lse_dtype)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(reference(q.float(), k.float(), v.float()), reference(q.float(), k.float(), v.float()))
+
+
+def test_every_shipped_variant_has_a_reference() -> None:
+    for name in SHIPPED:
+        files = render.render(spec.load(SPECS / f"{name}.yaml", terms=[SPECS / "terms"]))
+        compile(files["reference.py"], name, "exec")
+        compile(files["api.py"], name, "exec")

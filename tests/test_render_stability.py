@@ -1,0 +1,84 @@
+"""The same spec gives the same bytes, whatever the machine and the surroundings."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from attnforge import header, render, resources, spec
+
+ROOT = Path(render.__file__).parents[2]
+CODE = """
+import hashlib, pathlib, sys
+from attnforge import render, resources, spec
+for path in map(pathlib.Path, sys.argv[1:]):
+    for name, text in render.render(spec.load(path, terms=resources.terms_for(path))).items():
+        print(path.stem, name, hashlib.sha256(text.encode()).hexdigest())
+"""
+SAMPLE = sorted(resources.variants().values())[::4]
+
+
+def rendered(cwd: Path, **env: str) -> str:
+    paths = [os.path.relpath(path, cwd) for path in SAMPLE]
+    surroundings = os.environ | {"PYTHONPATH": str(ROOT / "generator")} | env
+    command = [sys.executable, "-c", CODE, *paths]
+    return subprocess.run(command, cwd=cwd, env=surroundings, stdout=subprocess.PIPE, check=True).stdout.decode()
+
+
+def test_bytes_hang_on_nothing_but_the_spec(tmp_path: Path) -> None:
+    assert SAMPLE
+    (tmp_path / "pyproject.toml").write_text("[tool.black]\nline-length = 60\nskip-string-normalization = true\n")
+    first = rendered(ROOT, PYTHONHASHSEED="0")
+    assert rendered(tmp_path, PYTHONHASHSEED="1", LC_ALL="C", PYTHONUTF8="0", TZ="Asia/Kolkata") == first
+    assert rendered(ROOT.parent, PYTHONHASHSEED="4242", LC_ALL="tr_TR.UTF-8", HOME=str(tmp_path)) == first
+
+
+def every_file(check: Callable[[str, str], None]) -> None:
+    for path in SAMPLE:
+        for name, text in render.render(spec.load(path, terms=resources.terms_for(path))).items():
+            check(f"{path.stem}/{name}", text)
+
+
+def test_files_say_what_they_were_made_from_and_no_more() -> None:
+    def check(name: str, text: str) -> None:
+        found = header.read(text)
+        assert found is not None, name
+        assert found.intact, name
+        assert found.source == f"specs/{name.split('/')[0]}.yaml"
+        assert f"attnforge render {found.source}\n" in text, name
+        assert str(ROOT) not in text, name
+        assert os.path.expanduser("~") + "/" not in text, name
+        assert "\r" not in text, name
+        assert text.endswith("\n"), name
+        assert not text.endswith("\n\n"), name
+
+    every_file(check)
+
+
+def test_the_content_hash_follows_spec_templates_and_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    def line(text: str) -> str:
+        return next(line for line in text.splitlines() if "content hash" in line)
+
+    path = SAMPLE[0]
+    loaded = spec.load(path, terms=resources.terms_for(path))
+    before = line(render.render(loaded)["api.py"])
+    monkeypatch.setattr(render, "__version__", "0.0.0")
+    other_version = line(render.render(loaded)["api.py"])
+    monkeypatch.undo()
+    monkeypatch.setattr(resources, "templates_digest", lambda: b"other")
+    other_templates = line(render.render(loaded)["api.py"])
+    assert len({before, other_version, other_templates}) == 3
+    monkeypatch.undo()
+    assert line(render.render(loaded)["api.py"]) == before
+
+
+def test_committed_packages_are_what_a_render_gives() -> None:
+    for path in SAMPLE:
+        for name, text in render.render(spec.load(path, terms=resources.terms_for(path))).items():
+            committed = ROOT / "generated" / path.stem / name
+            assert committed.read_bytes() == text.encode(), committed

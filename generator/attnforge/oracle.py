@@ -143,7 +143,10 @@ def _sample(argument: Argument, shapes: dict[str, str], spec: Spec) -> str:
     if argument.dtype == "int":
         rows = {"query", "key", "token"} & set(argument.axes)
         return f"make.integers({shape}, {3 if rows else 'longest + 1'})"
-    return f"make.decays({shape})" if argument.scan else f"make.floats({shape})"
+    if argument.scan:
+        return f"make.decays({shape})"
+    # what all rows share may be multiplied by a distance: large ones would leave a softmax of one key
+    return f"make.floats({shape})" if ROWS & set(argument.axes) else f"make.floats({shape}) / 8"
 
 
 def _one_line(text: str) -> str:

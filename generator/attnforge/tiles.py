@@ -1,0 +1,51 @@
+"""Tile shapes by kernel, element size and head size; the best first, those after it need less shared memory."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Tile(NamedTuple):
+    """Queries and keys of a tile, and what the compiler is told."""
+
+    block_m: int
+    block_n: int
+    num_warps: int
+    num_stages: int
+
+
+# head sizes up to the key; measured on an NVIDIA H200 (16-bit), later rows are for GPUs with less shared memory
+HALF = {
+    "forward": {
+        64: (Tile(128, 128, 4, 3), Tile(64, 64, 4, 2), Tile(32, 32, 4, 1)),
+        128: (Tile(128, 64, 4, 2), Tile(64, 32, 4, 2), Tile(32, 32, 4, 1)),
+        256: (Tile(64, 32, 4, 3), Tile(64, 32, 4, 1), Tile(32, 16, 4, 1)),
+    },
+    "backward_dkv": {
+        64: (Tile(64, 128, 4, 2), Tile(64, 64, 4, 1), Tile(32, 32, 4, 1)),
+        128: (Tile(64, 64, 4, 1), Tile(32, 64, 4, 1), Tile(32, 32, 4, 1)),
+        256: (Tile(64, 64, 4, 2), Tile(32, 64, 8, 1), Tile(16, 32, 4, 1)),
+    },
+    "backward_dq": {
+        64: (Tile(64, 64, 4, 2), Tile(64, 64, 4, 1), Tile(32, 32, 4, 1)),
+        128: (Tile(128, 64, 8, 3), Tile(64, 32, 4, 2), Tile(32, 32, 4, 1)),
+        256: (Tile(64, 64, 4, 2), Tile(64, 32, 4, 1), Tile(32, 16, 4, 1)),
+    },
+}
+SINGLE = {
+    "forward": {
+        64: (Tile(64, 64, 4, 2), Tile(32, 32, 4, 1)),
+        128: (Tile(64, 32, 4, 2), Tile(32, 32, 4, 1)),
+        256: (Tile(32, 32, 4, 1), Tile(16, 16, 4, 1)),
+    },
+    "backward_dkv": {
+        64: (Tile(32, 64, 4, 1), Tile(32, 32, 4, 1)),
+        128: (Tile(32, 32, 4, 1), Tile(16, 32, 4, 1)),
+        256: (Tile(16, 32, 4, 1), Tile(16, 16, 4, 1)),
+    },
+    "backward_dq": {
+        64: (Tile(64, 32, 4, 1), Tile(32, 32, 4, 1)),
+        128: (Tile(32, 32, 4, 1), Tile(32, 16, 4, 1)),
+        256: (Tile(32, 16, 4, 1), Tile(16, 16, 4, 1)),
+    },
+}

@@ -1,0 +1,103 @@
+"""The tiles that a kernel's programs visit: the spans of the mask, as text over the tile of the other side."""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from . import printers, ranges
+from .expression import Node
+from .ranges import Span
+from .spec import Spec
+
+
+@dataclass(frozen=True)
+class Ends:
+    """One span's ends as rows or keys: what is needed, and the part of it that needs no mask; None where there is none."""
+
+    lo: str
+    hi: str
+    full: tuple[str, str] | None
+
+
+@dataclass(frozen=True)
+class Walk:
+    """The tiles that are visited, for the function that works them out and for the loops over them."""
+
+    function: str  # key_tiles or query_tiles
+    parameters: tuple[str, ...]  # without the tile's size
+    block: str
+    ends: tuple[Ends, ...]
+    left: bool  # whether mixed tiles may stand before the full ones
+    shifted: bool  # whether the ends read `shift`, the position of row 0
+
+    @property
+    def full(self) -> bool:
+        """Whether some tile may be full."""
+        return any(e.full for e in self.ends)
+
+
+def mask(spec: Spec) -> Node | None:
+    """All masks of a spec as one."""
+    keeps = [m.keep for m in spec.masks]
+    return functools.reduce(lambda a, b: Node("and", (a, b), type="bool"), keeps) if keeps else None
+
+
+def spans(spec: Spec, along: Literal["k", "q"]) -> tuple[Span, ...]:
+    """The spans of a spec's mask; without one everything is full."""
+    whole = mask(spec)
+    if whole is None:
+        return (Span(None, None, None, None, True),)
+    inputs = {i.name: i.axes for i in spec.inputs}
+    minimums = {o.keyword: o.minimum for o in spec.options if o.minimum is not None}
+    return ranges.spans(whole, along, inputs, minimums)
+
+
+def build(spec: Spec, along: Literal["k", "q"]) -> Walk:
+    """The walk of query tiles' programs over keys, or of key tiles' programs over queries."""
+    found = spans(spec, along)
+    ends = tuple(_ends(span, along, spec) for span in found)
+    words = {word for e in ends for text in (e.lo, e.hi, *(e.full or ())) for word in re.findall(r"\w+", text)}
+    if "shift" in words:
+        words |= {"q_len", "k_len"}
+    tile = ("q_first", "q_last") if along == "k" else ("k_first", "k_last")
+    names = [o.keyword for o in spec.options] + [i.name for i in spec.inputs]
+    candidates = [*tile, "q_len", "k_len", "b", "h", "kv_h", *names]
+    parameters = tuple(name for name in candidates if name in words)
+    left = len(found) > 1 or any(span.lo is not None or span.full_lo is not None for span in found)
+    function, block = ("key_tiles", "BLOCK_N") if along == "k" else ("query_tiles", "BLOCK_M")
+    return Walk(function, parameters, block, ends, left, "shift" in words)
+
+
+def _ends(span: Span, along: str, spec: Spec) -> Ends:
+    return Ends(
+        _end(span.lo, "lo", along, spec),
+        _end(span.hi, "hi", along, spec),
+        (_end(span.full_lo, "lo", along, spec), _end(span.full_hi, "hi", along, spec)) if span.can_be_full else None,
+    )
+
+
+def _end(node: Node | None, kind: str, along: str, spec: Spec) -> str:
+    """An end of a span, cut to the rows that there are: keys from 0 to k_len, queries from row 0 to q_len."""
+    count = "k_len" if along == "k" else "q_len"
+    if node is None:
+        return "0" if kind == "lo" else count
+    text = printers.triton(node, functools.partial(_leaf, spec))
+    if along == "q":
+        text += " - shift"
+    if text == "0":
+        return text
+    return f"tl.maximum({text}, 0)" if kind == "lo" else text if text == count else f"tl.minimum({text}, {count})"
+
+
+def _leaf(spec: Spec, node: Node) -> str:
+    return "h" if node.value == "kv_h" and not spec.grouped else str(node.value)
+
+
+def helpers(spec: Spec) -> tuple[str, ...]:
+    """The functions that the ends' text calls."""
+    found = [span for along in ("k", "q") for span in spans(spec, along)]
+    nodes = [n for span in found for n in (span.lo, span.hi, span.full_lo, span.full_hi) if n is not None]
+    return printers.triton_helpers(nodes)

@@ -180,6 +180,34 @@ class View:
             )
         return tuple(terms)
 
+    @property
+    def inward(self) -> tuple[str, ...]:
+        """A backward step's statements from the plain score to the final one, slopes on the way."""
+        lines: list[str] = []
+        for term in self.terms:
+            lines.append(f"# {term.label}")
+            lines += [f"{name} = {text}" for name, text in term.before]
+            lines.append(f"score = {term.value}")
+        return tuple(lines)
+
+    @property
+    def guarded(self) -> tuple[str, ...]:
+        """The slopes that must not be read where the mask hides the score."""
+        return tuple(name for term in self.terms for name in term.guarded)
+
+    @property
+    def outward(self) -> tuple[str, ...]:
+        """A backward step's statements from the final score's gradient, `ds`, to the plain one's."""
+        lines: list[str] = []
+        for term in reversed(self.terms):
+            for total, slope in term.sums:
+                lines.append(f"{total.name} {slope.sign}= tl.sum(ds{f' * {slope.text}' if slope.text else ''}, 1)")
+            if term.slope.text:
+                lines.append(f"ds = ds * {term.slope.text}")
+            elif term.slope.sign == "-":
+                lines.append("ds = -ds")
+        return tuple(lines)
+
     def _fresh(self, stem: str) -> str:
         """The stem of names that no keyword of the spec begins with."""
         keywords = [i.name for i in self.spec.inputs] + [o.keyword for o in self.spec.options]

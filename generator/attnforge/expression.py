@@ -1,4 +1,4 @@
-"""The expression language: its tree, and the parser that checks names, types and axes.
+"""The tree of the expression language.
 
 A tree is made of one kind of node. `op` says what it is:
 

@@ -100,6 +100,11 @@ class Plan:
         return "kv_h" if self.spec.grouped else "h"
 
     @property
+    def totals(self) -> tuple[str, ...]:
+        """The learned inputs without an axis of rows: their gradients are a few sums over all of them."""
+        return tuple(r.input.name for r in self.learned if not set(ROW_AXES) & set(r.input.axes))
+
+    @property
     def vectors(self) -> bool:
         """Whether terms read inputs that differ from row to row."""
         return any(leaf.side for leaf in self.by_query.leaves)

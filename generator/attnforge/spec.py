@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
+from . import names
+from .errors import Location, Problems
 from .expression import Node
+from .fields import Fields, near, number
+from .parser import Runtime, Scope, parse
+from .terms import Input, Library, Term, read_inputs
+from .yaml_source import Value, read
 
+__all__ = ["Input", "MaskTerm", "Rope", "RuntimeOption", "ScoreTerm", "Spec", "load"]
 
-@dataclass(frozen=True)
-class Input:
-    """A tensor (or, without axes, a scalar) that expressions read and `attention` takes as a keyword."""
-
-    name: str
-    axes: tuple[str, ...]
-    dtype: Literal["float", "int", "bool"] = "float"
-    grad: bool = False
-    scan: Literal["cumsum"] | None = None
-    default: Node | None = None  # over b, h, kv_h, q, k, heads
-    description: str = ""
+KEYS = ("name", "description", "layout", "heads", "rope", "mask", "score", "sink", "dropout", "inputs", "targets")
 
 
 @dataclass(frozen=True)
@@ -33,18 +33,24 @@ class RuntimeOption:
 
 @dataclass(frozen=True)
 class MaskTerm:
-    label: str  # as the user would name it: "causal", "any(causal, prefix)", the text of an inline expression
+    """A mask and its label: as the user would name it, "causal" or the text of an inline expression."""
+
+    label: str
     keep: Node
 
 
 @dataclass(frozen=True)
 class ScoreTerm:
+    """A score term and its label."""
+
     label: str
     score: Node
 
 
 @dataclass(frozen=True)
 class Rope:
+    """Rotary embedding of q and k."""
+
     layout: Literal["half", "interleaved"]
     dims: int | None = None  # None: all of them
 
@@ -64,3 +70,255 @@ class Spec:
     inputs: tuple[Input, ...] = ()  # in the order of the keywords
     options: tuple[RuntimeOption, ...] = ()
     text: str = ""  # the canonical text of the spec and its terms, for the content hash
+
+
+def load(path: Path, *, terms: Sequence[Path]) -> Spec:
+    """The spec of a file; `terms` are the folders of term files, searched in order. Raises SpecError with all mistakes."""
+    problems = Problems()
+    spec = _Loader(path, terms, problems).spec()
+    problems.raise_if_any()
+    assert spec is not None
+    return spec
+
+
+@dataclass(frozen=True)
+class _Keyword:
+    """Who gave a keyword its meaning."""
+
+    meaning: Input | RuntimeOption
+    term: str
+
+
+class _Loader:
+    def __init__(self, path: Path, folders: Sequence[Path], problems: Problems) -> None:
+        self.path, self.problems = path, problems
+        self.library = Library(folders, problems)
+        self.used: dict[str, Term] = {}
+        self.keywords: dict[str, _Keyword] = {}
+        self.own: dict[str, Input] = {}
+        self.read: set[str] = set()
+
+    def spec(self) -> Spec | None:
+        """The spec; None if the file cannot be read at all."""
+        document = read(self.path, self.path.as_posix(), self.problems)
+        if document is None:
+            return None
+        fields = Fields(document, KEYS, self.problems)
+        if not document.mapping:
+            return None
+        name = self._name(fields, document)
+        self.own = read_inputs(fields.get("inputs"), "spec", self.problems)
+        packed = fields.choice("layout", ("dense", "packed"), "dense") == "packed"
+        grouped = fields.choice("heads", ("grouped", "equal"), "grouped") == "grouped"
+        rope = self._rope(fields.get("rope"))
+        masks = [found for item in self._list(fields, "mask") if (found := self._mask(item))]
+        scores = [found for item in self._list(fields, "score") if (found := self._score(item))]
+        for key in ("sink", "dropout"):
+            if fields.truth(key):
+                self.problems.add(fields.found[key].at, f"{key} is not supported yet")
+        self._targets(fields.get("targets"))
+        self._unread(fields)
+        plain = {"spec": document.plain(), "terms": {n: t.plain for n, t in sorted(self.used.items())}}
+        meanings = [found.meaning for found in self.keywords.values()]
+        return Spec(
+            name,
+            fields.text("description") or f"The attention variant {name}.",
+            f"specs/{name}.yaml",
+            packed,
+            grouped,
+            rope,
+            tuple(masks),
+            tuple(scores),
+            tuple(m for m in meanings if isinstance(m, Input)),
+            tuple(m for m in meanings if isinstance(m, RuntimeOption)),
+            json.dumps(plain, sort_keys=True, ensure_ascii=False),
+        )
+
+    def _name(self, fields: Fields, document: Value) -> str:
+        name = fields.text("name")
+        if name is None:
+            if "name" not in fields:
+                self.problems.add(document.at, f"name is missing: name: {self.path.stem}")
+            return self.path.stem
+        at = fields.found["name"].value.at
+        if why := names.wrong_package(name):
+            self.problems.add(at, f"name: {why}")
+        elif name != self.path.stem:
+            self.problems.add(at, f"name: expected the file's name, {self.path.stem}, got {name}")
+        return name
+
+    def _list(self, fields: Fields, key: str) -> list[Value]:
+        value = fields.get(key)
+        if value is None:
+            return []
+        if value.mapping or not isinstance(value.data, list):
+            hint = f": write [{value.raw}]" if value.raw else ""
+            self.problems.add(value.at, f"{key}: expected a list of terms, got {value.kind}{hint}")
+            return []
+        return list(value.items())
+
+    def _rope(self, value: Value | None) -> Rope | None:
+        if value is None or value.data is False:
+            return None
+        fields = Fields(value, ("layout", "dims"), self.problems)
+        layout = fields.choice("layout", ("half", "interleaved"), "half")
+        if value.mapping and "layout" not in fields:
+            self.problems.add(value.at, "rope: layout is missing, half or interleaved")
+        dims = None
+        given = fields.get("dims")
+        if given is not None and given.data != "all":
+            found = number(given, "int", self.problems, "dims")
+            if found is not None and (found % 2 or not 2 <= found <= 256):
+                self.problems.add(given.at, f"dims: expected all, or an even number from 2 to 256, got {found}")
+            dims = int(found) if found is not None else None
+        return Rope("half" if layout == "half" else "interleaved", dims)
+
+    def _targets(self, value: Value | None) -> None:
+        if value is None:
+            return
+        if value.mapping or not isinstance(value.data, list) or not value.data:
+            self.problems.add(value.at, f"targets: expected a list such as [portable], got {value.raw or value.kind}")
+            return
+        for item in value.items():
+            if item.data == "hopper":
+                self.problems.add(item.at, "the target hopper is not supported yet")
+            elif item.data != "portable":
+                word = item.raw or item.kind
+                self.problems.add(item.at, f"unknown target {word!r}{near(word, ('portable', 'hopper'))}")
+
+    # -- terms ---------------------------------------------------------------------------------------------------
+
+    def _mask(self, value: Value) -> MaskTerm | None:
+        word, inner = self._word(value)
+        if word in ("any", "all"):
+            return self._joined(value, word, inner)
+        if word == "not":
+            found = self._mask(inner) if inner is not None else None
+            if inner is None:
+                self.problems.add(value.at, "not: expected a term, as in `not: causal`")
+            return found and MaskTerm(f"not {found.label}", Node("not", (found.keep,), None, "bool"))
+        found_term = self._term(value, word, inner, "mask")
+        return found_term and MaskTerm(*found_term)
+
+    def _joined(self, value: Value, word: str, inner: Value | None) -> MaskTerm | None:
+        items = list(inner.items()) if inner is not None else []
+        if not items:
+            self.problems.add(value.at, f"{word}: expected a list of terms, as in `{word}: [causal, prefix_lm]`")
+            return None
+        parts = [self._mask(item) for item in items]
+        keep = None
+        for part in parts:
+            if part is None:
+                return None
+            op = "or" if word == "any" else "and"
+            keep = part.keep if keep is None else Node(op, (keep, part.keep), None, "bool")
+        assert keep is not None
+        return MaskTerm(f"{word}({', '.join(part.label for part in parts if part)})", keep)
+
+    def _score(self, value: Value) -> ScoreTerm | None:
+        word, inner = self._word(value)
+        if word in ("any", "all", "not"):
+            self.problems.add(value.at, f"{word} joins masks, not scores")
+            return None
+        found = self._term(value, word, inner, "score")
+        return found and ScoreTerm(*found)
+
+    def _word(self, value: Value) -> tuple[str | None, Value | None]:
+        """The word that a term begins with, and what follows it."""
+        if isinstance(value.data, str):
+            return value.data, None
+        entries = list(value.entries())
+        if len(entries) == 1:
+            return entries[0].key, entries[0].value
+        if value.mapping:
+            self.problems.add(value.at, f"expected a term with one name, got {len(entries)} keys: options go one level deeper")
+        else:
+            self.problems.add(value.at, f"expected a term, got {value.raw or value.kind}")
+        return None, None
+
+    def _term(self, value: Value, word: str | None, inner: Value | None, kind: Literal["mask", "score"]) -> tuple[str, Node] | None:
+        if word is None:
+            return None
+        if word == "expr":
+            return self._inline(value, inner, kind)
+        term = self.library.find(word, value.at, kind)
+        if term is None:
+            return None
+        options = self._options(term, value.at, inner)
+        if options is None:
+            return None
+        node = term.parse(options, self.problems)
+        if node is None:
+            return None
+        self.used[word] = term
+        for given in term.inputs.values():
+            self._take(given.name, given, term.name, value.at)
+        return word, node
+
+    def _inline(self, value: Value, inner: Value | None, kind: Literal["mask", "score"]) -> tuple[str, Node] | None:
+        if inner is None or not isinstance(inner.data, str):
+            example = "k <= q" if kind == "mask" else "score + bias[k]"
+            got = "nothing" if inner is None else inner.raw or inner.kind
+            self.problems.add(value.at, f'expr: expected an expression such as expr: "{example}", got {got}')
+            return None
+        node = parse(inner.data, Scope(kind, {}, self.own), inner.place, self.problems)
+        if node is None:
+            return None
+        for found in node.walk():
+            if found.op == "input":
+                given = self.own[str(found.value)]
+                self.read.add(given.name)
+                if kind == "mask" and given.grad:
+                    self.problems.add(inner.place(found.column), f"{given.name} has a gradient, but a mask has no slope: set grad: false")
+                self._take(given.name, given, "", value.at)
+        return " ".join(inner.data.split()), node
+
+    def _take(self, keyword: str, meaning: Input | RuntimeOption, term: str, at: Location) -> None:
+        """Notes a keyword of `attention`, if it means nothing else yet."""
+        known = self.keywords.setdefault(keyword, _Keyword(meaning, term))
+        if (known.meaning, known.term) != (meaning, term):
+            whose = f"the term {known.term}" if known.term else "an input of this file"
+            self.problems.add(at, f"the keyword {keyword!r} is taken already, by {whose}")
+
+    def _options(self, term: Term, at: Location, given: Value | None) -> Mapping[str, int | float | bool | Runtime] | None:
+        before = len(list(self.problems))
+        if given is not None and not term.options:
+            self.problems.add(given.at, f"{term.name} has no options")
+            return None
+        fields = Fields(given, term.options, self.problems, f"option of {term.name}:")
+        found: dict[str, int | float | bool | Runtime] = {}
+        for option in term.options.values():
+            value = fields.get(option.name)
+            if value is None:
+                if option.default is None:
+                    if given is None or given.mapping:
+                        self.problems.add(at, f"{term.name}: {option.name} is missing, as in {term.name}: {{{option.name}: ...}}")
+                else:
+                    found[option.name] = option.default
+                continue
+            if value.data == "runtime":
+                if option.runtime is None or option.type == "bool":
+                    self.problems.add(value.at, f"{option.name}: this option cannot be left to the call")
+                    continue
+                keyword = RuntimeOption(option.runtime, option.type, option.minimum, option.maximum)
+                self._take(option.runtime, keyword, term.name, at)
+                found[option.name] = Runtime(option.runtime, option.type)
+                continue
+            plain = number(value, option.type, self.problems, option.name)
+            if plain is None:
+                continue
+            if option.minimum is not None and plain < option.minimum:
+                self.problems.add(value.at, f"{option.name}: expected at least {option.minimum}, got {plain}")
+            elif option.maximum is not None and plain > option.maximum:
+                self.problems.add(value.at, f"{option.name}: expected at most {option.maximum}, got {plain}")
+            found[option.name] = plain
+        return None if len(list(self.problems)) > before else found
+
+    def _unread(self, fields: Fields) -> None:
+        """Inputs that nothing reads; not told where an expression could not be understood."""
+        value = fields.get("inputs")
+        if value is None or self.problems:
+            return
+        for entry in value.entries():
+            if entry.key in self.own and entry.key not in self.read:
+                self.problems.add(entry.at, f"no expression reads the input {entry.key!r}")

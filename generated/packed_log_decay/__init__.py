@@ -1,0 +1,12 @@
+# Written by attnforge. Do not edit: change the spec, then render it again.
+#
+#   made from     specs/packed_log_decay.yaml
+#   content hash  da8e192aa238251f
+#   text hash     b8a3dabd50c3c219
+#   render with   attnforge render specs/packed_log_decay.yaml
+"""Causal attention that forgets by a learned decay, for sequences packed into one tensor."""
+
+from .api import attention
+from .reference import reference
+
+__all__ = ["attention", "reference"]

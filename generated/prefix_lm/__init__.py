@@ -1,0 +1,12 @@
+# Written by attnforge. Do not edit: change the spec, then render it again.
+#
+#   made from     specs/prefix_lm.yaml
+#   content hash  9502ca46ae3eb331
+#   text hash     ef7fdcac17450014
+#   render with   attnforge render specs/prefix_lm.yaml
+"""Causal attention with a prefix, of each sequence's own length, that every query sees."""
+
+from .api import attention
+from .reference import reference
+
+__all__ = ["attention", "reference"]

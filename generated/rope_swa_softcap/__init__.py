@@ -1,0 +1,12 @@
+# Written by attnforge. Do not edit: change the spec, then render it again.
+#
+#   made from     specs/rope_swa_softcap.yaml
+#   content hash  9da27562fd3bba75
+#   text hash     ac1ba6b76574c564
+#   render with   attnforge render specs/rope_swa_softcap.yaml
+"""Causal attention to the 1024 most recent keys with rotary embedding and capped scores."""
+
+from .api import attention
+from .reference import reference
+
+__all__ = ["attention", "reference"]

@@ -1,0 +1,364 @@
+"""Text of an expression -> its tree: an own walk over Python's syntax tree that knows what it lets through.
+
+Nothing is evaluated, and nothing but what is listed here gets through; every mistake is told with its place.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import math
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from .errors import Location, Problems
+from .expression import Node, Type
+
+if TYPE_CHECKING:
+    from .terms import Input
+
+Place = Callable[[int], Location]
+"""From an offset in an expression's text to its place in the user's file."""
+
+LONGEST, DEEPEST, LARGEST = 10_000, 50, 2**28
+IMPLICIT = {"batch": "b", "head": "h", "kv_head": "kv_h", "query": "q", "key": "k"}
+FLOAT_FUNCTIONS = ("exp", "log", "sqrt", "tanh", "sigmoid", "softplus", "sin", "cos")
+ARGUMENTS = {**dict.fromkeys(FLOAT_FUNCTIONS, 1), "abs": 1, "floor": 1, "clamp": 3, "where": 3, "min": None, "max": None}
+VARIABLES = {
+    "mask": ("q", "k", "b", "h", "kv_h", "q_len", "k_len"),
+    "score": ("score", "q", "k", "b", "h", "kv_h", "q_len", "k_len"),
+    "default": ("h", "heads"),
+}
+WORDS = frozenset(ARGUMENTS) | frozenset(name for names in VARIABLES.values() for name in names)
+
+_BINARY = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%", ast.Pow: "**"}
+_COMPARE = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!="}
+_INSTEAD = {ast.BitAnd: ("&", "and"), ast.BitOr: ("|", "or"), ast.BitXor: ("^", "**"), ast.Invert: ("~", "not")}
+_OTHERS = {ast.LShift: "<<", ast.RShift: ">>", ast.MatMult: "@", ast.Is: "is", ast.IsNot: "is not", ast.In: "in"}
+_OTHERS |= {ast.NotIn: "not in"}
+_FOREIGN = {
+    ast.Attribute: "an attribute", ast.Lambda: "a lambda", ast.NamedExpr: "an assignment", ast.JoinedStr: "a string",
+    ast.List: "a list", ast.Tuple: "a tuple", ast.Dict: "a dictionary", ast.Set: "a set", ast.Starred: "a star",
+    ast.ListComp: "a comprehension", ast.SetComp: "a comprehension", ast.DictComp: "a comprehension",
+    ast.GeneratorExp: "a comprehension", ast.Await: "await", ast.Yield: "yield", ast.YieldFrom: "yield",
+    ast.Slice: "a slice",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """An option that the call decides."""
+
+    keyword: str
+    type: Literal["int", "float"]
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What an expression may name."""
+
+    kind: Literal["mask", "score", "default"]
+    options: Mapping[str, int | float | bool | Runtime] = field(default_factory=dict)
+    inputs: Mapping[str, Input] = field(default_factory=dict)
+
+    def names(self) -> Iterable[str]:
+        """All names, functions included."""
+        return [*VARIABLES[self.kind], *self.options, *self.inputs, *ARGUMENTS]
+
+
+def parse(text: str, scope: Scope, place: Place, problems: Problems) -> Node | None:
+    """The tree of an expression; None if a problem was added."""
+    tree = _syntax(text, place, problems)
+    if tree is None:
+        return None
+    walk = _Walk(text, scope, place, problems)
+    node = walk.visit(tree)
+    if node is None:
+        return None
+    if scope.kind == "mask":
+        return walk.need_bool(node, "a mask is a condition such as k <= q")
+    return walk.need_number(node, "a number is needed here, not a condition")
+
+
+def _syntax(text: str, place: Place, problems: Problems) -> ast.expr | None:
+    if not text.strip():
+        problems.add(place(0), "expected an expression")
+        return None
+    if len(text) > LONGEST:
+        problems.add(place(0), f"an expression may have {LONGEST} characters, this one has {len(text)}")
+        return None
+    # so that lines may break anywhere, as inside brackets; offsets stay as they are
+    flat = text.replace("\r", " ").replace("\n", " ")
+    start = len(flat) - len(flat.lstrip())
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(flat[start:], mode="eval")
+    except SyntaxError as error:
+        offset = start + max((error.offset or 1) - 1, 0)
+        problems.add(place(min(offset, max(len(text) - 1, 0))), f"cannot read this expression: {_plain(error)}")
+        return None
+    except (RecursionError, MemoryError):
+        problems.add(place(0), f"this expression is nested deeper than {DEEPEST}")
+        return None
+    except ValueError as error:
+        problems.add(place(0), f"cannot read this expression: {error}")
+        return None
+    if _deeper(tree.body, DEEPEST):
+        problems.add(place(0), f"this expression is nested deeper than {DEEPEST}")
+        return None
+    for node in ast.walk(tree):
+        if hasattr(node, "col_offset"):
+            # Python counts bytes
+            node.col_offset = start + len(flat[start:].encode()[: node.col_offset].decode(errors="ignore"))
+    return tree.body
+
+
+def _plain(error: SyntaxError) -> str:
+    message = error.msg
+    for start in ("invalid syntax", "f-string", "leading zeros", "unexpected EOF"):
+        if message.startswith(start):
+            return {"leading zeros": "a number may not begin with 0"}.get(start, "something is missing or out of place")
+    return message
+
+
+def _deeper(tree: ast.AST, limit: int) -> bool:
+    level: list[ast.AST] = [tree]
+    for _ in range(limit):
+        level = [child for node in level for child in ast.iter_child_nodes(node)]
+        if not level:
+            return False
+    return True
+
+
+class _Walk:
+    """Turns syntax into nodes; a method returns None where it added a problem."""
+
+    def __init__(self, text: str, scope: Scope, place: Place, problems: Problems) -> None:
+        self.text, self.scope, self.place, self.problems = text, scope, place, problems
+
+    def fail(self, at: ast.AST | Node, message: str) -> Node | None:
+        """Adds a problem at a node; always None."""
+        column = at.column if isinstance(at, Node) else int(getattr(at, "col_offset", 0))
+        self.problems.add(self.place(column), message)
+        return None
+
+    def need_bool(self, node: Node | None, message: str) -> Node | None:
+        """The node, if it is a condition."""
+        if node is not None and node.type != "bool":
+            self.fail(node, f"expected a condition, got a number: {message}")
+            return None
+        return node
+
+    def need_number(self, node: Node | None, message: str) -> Node | None:
+        """The node, if it is a number."""
+        if node is not None and node.type == "bool":
+            self.fail(node, f"expected a number, got a condition: {message}")
+            return None
+        return node
+
+    def visit(self, tree: ast.expr) -> Node | None:
+        """The node of any expression."""
+        handler = getattr(self, "visit_" + type(tree).__name__, None)
+        if handler is None:
+            self.fail(tree, f"{_FOREIGN.get(type(tree), 'this')} is not part of the language")
+            return None
+        node: Node | None = handler(tree)
+        return node
+
+    def visit_Constant(self, tree: ast.Constant) -> Node | None:
+        value = tree.value
+        if isinstance(value, bool):
+            return Node("num", (), value, "bool", tree.col_offset)
+        if isinstance(value, int):
+            if abs(value) > LARGEST:
+                self.fail(tree, f"whole numbers may go up to 2**28; write {value}.0 for a float" if value < 10**15 else "this number is too large")
+                return None
+            return Node("num", (), value, "int", tree.col_offset)
+        if isinstance(value, float):
+            if not math.isfinite(value):
+                self.fail(tree, "this number is too large")
+                return None
+            return Node("num", (), value, "float", tree.col_offset)
+        name = "None" if value is None else {str: "a string", bytes: "a string", complex: "a complex number"}.get(type(value), "this")
+        self.fail(tree, f"{name} is not part of the language")
+        return None
+
+    def visit_Name(self, tree: ast.Name) -> Node | None:
+        name, column = tree.id, tree.col_offset
+        if name in self.scope.inputs:
+            return self._input(tree, name, [])
+        if name in self.scope.options:
+            option = self.scope.options[name]
+            if isinstance(option, Runtime):
+                return Node("option", (), option.keyword, option.type, column)
+            kind: Type = "bool" if isinstance(option, bool) else "int" if isinstance(option, int) else "float"
+            if kind != "bool" and option < 0:
+                return Node("neg", (Node("num", (), -option, kind, column),), None, kind, column)
+            return Node("num", (), option, kind, column)
+        if name in VARIABLES[self.scope.kind]:
+            return Node("var", (), name, "float" if name == "score" else "int", column)
+        if name in ARGUMENTS:
+            self.fail(tree, f"{name} is a function: write {name}(...)")
+        elif name == "score":
+            self.fail(tree, "only score terms can read score")
+        else:
+            self.fail(tree, f"unknown name {name!r}{self._near(name)}")
+        return None
+
+    def _near(self, name: str) -> str:
+        near = difflib.get_close_matches(name, sorted(self.scope.names()), 1)
+        return f" (did you mean {near[0]!r}?)" if near else ""
+
+    def visit_Subscript(self, tree: ast.Subscript) -> Node | None:
+        if not isinstance(tree.value, ast.Name):
+            self.fail(tree, "only an input can be indexed")
+            return None
+        name = tree.value.id
+        if name not in self.scope.inputs:
+            known = name in self.scope.names()
+            self.fail(tree, f"{name} is not an input: it cannot be indexed" if known else f"unknown name {name!r}{self._near(name)}")
+            return None
+        index = tree.slice
+        return self._input(tree, name, list(index.elts) if isinstance(index, ast.Tuple) else [index])
+
+    def _input(self, tree: ast.expr, name: str, written: list[ast.expr]) -> Node | None:
+        given = self.scope.inputs[name]
+        explicit = [axis for axis in given.axes if axis not in IMPLICIT]
+        right = f"{name}[{', '.join(IMPLICIT[axis] for axis in given.axes)}]" if not explicit else f"{name}[q] or {name}[k]"
+        if not explicit:
+            names = [index.id if isinstance(index, ast.Name) else None for index in written]
+            if written and names != [IMPLICIT[axis] for axis in given.axes]:
+                expected = f"write {name} or {right}" if given.axes else f"{name} has no axes: write {name}"
+                self.fail(written[0], f"wrong index of {name}: {expected}")
+                return None
+            return Node("input", (), given.name, given.dtype, tree.col_offset)
+        if len(written) != len(explicit):
+            self.fail(tree, f"{name} has a token axis: write {right}")
+            return None
+        index = written[0]
+        if isinstance(index, ast.Name) and index.id in ("q", "k"):
+            return Node("input", (Node("var", (), index.id, "int", index.col_offset),), given.name, given.dtype, tree.col_offset)
+        if self.visit(index) is not None:
+            self.fail(index, f"an index other than q or k is not supported yet: write {right}")
+        return None
+
+    def visit_UnaryOp(self, tree: ast.UnaryOp) -> Node | None:
+        if type(tree.op) in _INSTEAD:
+            return self._instead(tree, type(tree.op))
+        node = self.visit(tree.operand)
+        if isinstance(tree.op, ast.Not):
+            node = self.need_bool(node, "`not` turns a condition round")
+            return node and Node("not", (node,), None, "bool", tree.col_offset)
+        node = self.need_number(node, "conditions have no sign")
+        if node is None or isinstance(tree.op, ast.UAdd):
+            return node
+        return Node("neg", (node,), None, node.type, tree.col_offset)
+
+    def _instead(self, tree: ast.expr, op: type[ast.AST]) -> Node | None:
+        sign, word = _INSTEAD[op]
+        return self.fail(tree, f"{sign!r} is not part of the language (did you mean {word!r}?)")
+
+    def visit_BinOp(self, tree: ast.BinOp) -> Node | None:
+        op = type(tree.op)
+        if op in _INSTEAD:
+            return self._instead(tree, op)
+        if op in _OTHERS:
+            return self.fail(tree, f"{_OTHERS[op]!r} is not part of the language")
+        sign = _BINARY[op]
+        left = self.need_number(self.visit(tree.left), f"{sign!r} takes numbers; conditions go into `a if c else b`")
+        what = "division by a condition" if sign in ("/", "//", "%") else f"{sign!r} takes numbers"
+        right = self.need_number(self.visit(tree.right), f"{what}; conditions go into `a if c else b`")
+        if left is None or right is None:
+            return None
+        if sign in ("/", "//", "%") and _literal(right) == 0:
+            return self.fail(right, "division by zero")
+        kind: Type = "int" if left.type == right.type == "int" else "float"
+        if sign == "/":
+            kind = "float"
+        if sign == "**":
+            power = _literal(right)
+            if power is not None and abs(power) > 64:
+                return self.fail(right, "powers may go up to 64")
+            if not (left.type == "int" and isinstance(power, int) and power >= 0):
+                kind = "float"
+        return Node(sign, (left, right), None, kind, tree.col_offset)
+
+    def visit_Compare(self, tree: ast.Compare) -> Node | None:
+        sides = [self.need_number(self.visit(x), "comparisons take numbers") for x in (tree.left, *tree.comparators)]
+        for op in tree.ops:
+            if type(op) in _OTHERS:
+                return self.fail(tree, f"{_OTHERS[type(op)]!r} is not part of the language")
+        found: list[Node] = []
+        for op, a, b in zip(tree.ops, sides, sides[1:], strict=False):
+            if a is None or b is None:
+                return None
+            found.append(Node(_COMPARE[type(op)], (a, b), None, "bool", tree.col_offset))
+        return self._nested("and", found, "bool", tree)
+
+    def visit_BoolOp(self, tree: ast.BoolOp) -> Node | None:
+        op = "and" if isinstance(tree.op, ast.And) else "or"
+        parts = [self.need_bool(self.visit(x), f"`{op}` joins conditions") for x in tree.values]
+        return self._nested(op, parts, "bool", tree)
+
+    def visit_IfExp(self, tree: ast.IfExp) -> Node | None:
+        return self._where(tree, tree.test, tree.body, tree.orelse)
+
+    def _where(self, tree: ast.expr, condition: ast.expr, first: ast.expr, second: ast.expr) -> Node | None:
+        c = self.need_bool(self.visit(condition), "the choice hangs on a condition")
+        a, b = self.visit(first), self.visit(second)
+        if a is None or b is None or c is None:
+            return None
+        if (a.type == "bool") != (b.type == "bool"):
+            return self.fail(b, "both choices have to be numbers, or both conditions")
+        kind: Type = a.type if a.type == b.type else "float"
+        return Node("where", (c, a, b), None, kind, tree.col_offset)
+
+    def visit_Call(self, tree: ast.Call) -> Node | None:
+        if not isinstance(tree.func, ast.Name):
+            return self.fail(tree, "only the language's own functions can be called")
+        name = tree.func.id
+        if name not in ARGUMENTS:
+            if name in self.scope.names():
+                return self.fail(tree, f"{name} is not a function")
+            near = difflib.get_close_matches(name, sorted(ARGUMENTS), 1)
+            return self.fail(tree, f"unknown function {name!r}" + (f" (did you mean {near[0]!r}?)" if near else ""))
+        if tree.keywords:
+            return self.fail(tree.keywords[0], f"{name} takes no arguments by name")
+        count = ARGUMENTS[name]
+        if len(tree.args) < 2 if count is None else len(tree.args) != count:
+            wanted = "2 or more arguments" if count is None else f"{count} argument{'s' if count > 1 else ''}"
+            return self.fail(tree, f"{name} takes {wanted}, got {len(tree.args)}")
+        if name == "where":
+            return self._where(tree, *tree.args)
+        args = [self.need_number(self.visit(arg), f"{name} takes numbers") for arg in tree.args]
+        if name in ("min", "max"):
+            return self._nested(name, args, None, tree)
+        if name == "clamp":
+            inner = self._nested("max", args[:2], None, tree)
+            return self._nested("min", [inner, args[2]], None, tree)
+        arg = args[0]
+        if arg is None:
+            return None
+        return Node(name, (arg,), None, arg.type if name == "abs" else "float", tree.col_offset)
+
+    def _nested(self, op: str, parts: Iterable[Node | None], kind: Type | None, tree: ast.expr) -> Node | None:
+        found = list(parts)
+        result = found[0]
+        for part in found[1:]:
+            if result is None or part is None:
+                return None
+            joined: Type = kind or (result.type if result.type == part.type else "float")
+            result = Node(op, (result, part), None, joined, tree.col_offset)
+        return result
+
+
+def _literal(node: Node) -> int | float | None:
+    if node.op == "num" and not isinstance(node.value, str | bool | None):
+        return node.value
+    if node.op == "neg":
+        inner = _literal(node.args[0])
+        return None if inner is None else -inner
+    return None

@@ -1,0 +1,204 @@
+"""YAML text -> values that know their place. Nothing of YAML's cleverness gets through: no aliases, tags or duplicates."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from .errors import Location, Problems
+
+LARGEST, DEEPEST = 1 << 20, 64
+
+Plain = str | int | float | bool | None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A key of a mapping and its value."""
+
+    key: str
+    at: Location
+    value: Value
+
+
+@dataclass(frozen=True)
+class Value:
+    """A node of a YAML document."""
+
+    at: Location
+    data: Plain | list[Value] | list[Entry]
+    mapping: bool = False
+    inner: Location | None = None  # of text on one line: where its first character stands
+    raw: str = ""  # of a scalar: as it was written
+
+    @property
+    def kind(self) -> str:
+        """What it is, as one would say it."""
+        if self.mapping:
+            return "a mapping"
+        names = {str: "text", bool: "a truth value", int: "a whole number", float: "a number", list: "a list"}
+        return names.get(type(self.data), "nothing")
+
+    def place(self, offset: int) -> Location:
+        """The place of a character of the text."""
+        if self.inner is None:
+            return self.at
+        return self.inner.shifted(offset)
+
+    def plain(self) -> object:
+        """The value without places, for hashing."""
+        if self.mapping:
+            return {e.key: e.value.plain() for e in self.entries()}
+        return [v.plain() for v in self.items()] if isinstance(self.data, list) else self.data
+
+    def entries(self) -> Iterator[Entry]:
+        """Of a mapping, its entries."""
+        if self.mapping and isinstance(self.data, list):
+            yield from (e for e in self.data if isinstance(e, Entry))
+
+    def items(self) -> Iterator[Value]:
+        """Of a list, its values."""
+        if not self.mapping and isinstance(self.data, list):
+            yield from (v for v in self.data if isinstance(v, Value))
+
+
+class _Resolver(yaml.SafeLoader):
+    """Numbers and truth values as YAML 1.2 has them: `no` and `on` stay text, 1_000 and 1:30 too."""
+
+
+_Resolver.yaml_implicit_resolvers = {}
+for _tag, _pattern, _first in (
+    ("null", r"^(?:~|null|Null|NULL|)$", ["~", "n", "N", ""]),
+    ("bool", r"^(?:true|True|TRUE|false|False|FALSE)$", list("tTfF")),
+    ("int", r"^[-+]?(?:0|[1-9][0-9]*)$", list("-+0123456789")),
+    ("float", r"^[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?$", list("-+0123456789.")),
+    ("float", r"^[-+]?\.(?:inf|Inf|INF)$|^\.(?:nan|NaN|NAN)$", list("-+.")),
+):
+    _Resolver.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), _first)  # type: ignore[no-untyped-call]
+
+
+def read(path: Path, shown: str, problems: Problems) -> Value | None:
+    """The one document of a file; None if a problem was added. `shown` is the path as messages name it."""
+    start = Location(shown, 1, 1)
+    data = path.read_bytes()
+    if len(data) > LARGEST:
+        problems.add(start, f"a spec may have {LARGEST} bytes, this file has {len(data)}")
+        return None
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        problems.add(Location(shown, line, 1), "this file is not UTF-8 text")
+        return None
+    return _Reader(text, shown, problems).document()
+
+
+class _Reader:
+    def __init__(self, text: str, shown: str, problems: Problems) -> None:
+        self.text, self.shown, self.problems = text, shown, problems
+        self.lines = text.splitlines()
+
+    def location(self, mark: yaml.Mark) -> Location:
+        return self.at(mark.line, mark.column)
+
+    def at(self, line: int, column: int) -> Location:
+        return Location(self.shown, line + 1, column + 1, self.lines[line] if line < len(self.lines) else "")
+
+    def document(self) -> Value | None:
+        try:
+            # events first: an alias or deep nesting is refused before anything is built from it
+            if not self._sound():
+                return None
+            nodes = list(yaml.compose_all(self.text, _Resolver))
+        except yaml.reader.ReaderError as error:
+            before = self.text[: error.position]
+            line = before.count("\n")
+            self.problems.add(self.at(line, len(before) - before.rfind("\n") - 1), "this character is not allowed in YAML")
+            return None
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            at = self.location(mark) if mark else self.at(0, 0)
+            self.problems.add(at, f"this is not YAML: {error.problem or error.context}")
+            return None
+        except RecursionError:
+            self.problems.add(self.at(0, 0), f"a spec may be nested {DEEPEST} deep")
+            return None
+        if len(nodes) != 1 or (isinstance(nodes[0], yaml.ScalarNode) and not nodes[0].value):
+            if len(nodes) > 1:
+                self.problems.add(self.location(nodes[1].start_mark), "expected one document, found another")
+            else:
+                self.problems.add(self.at(0, 0), "this file is empty")
+            return None
+        return self.value(nodes[0])
+
+    def _sound(self) -> bool:
+        depth = 0
+        for event in yaml.parse(self.text, _Resolver):
+            at = self.location(event.start_mark)
+            if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
+                self.problems.add(at, "anchors and aliases are not part of the language: write it out")
+                return False
+            tag = getattr(event, "tag", None)
+            if tag and tag != "!":
+                self.problems.add(at, f"tags such as {tag.replace('tag:yaml.org,2002:', '!!')} are not part of the language")
+                return False
+            if isinstance(event, yaml.CollectionStartEvent):
+                depth += 1
+            elif isinstance(event, yaml.CollectionEndEvent):
+                depth -= 1
+            if depth > DEEPEST:
+                self.problems.add(at, f"a spec may be nested {DEEPEST} deep")
+                return False
+        return True
+
+    def value(self, node: yaml.Node) -> Value:
+        at = self.location(node.start_mark)
+        if isinstance(node, yaml.MappingNode):
+            return Value(at, self._entries(node), True)
+        if isinstance(node, yaml.SequenceNode):
+            return Value(at, [self.value(item) for item in node.value])
+        return self._scalar(node, at)
+
+    def _entries(self, node: yaml.MappingNode) -> list[Entry]:
+        found: dict[str, Entry] = {}
+        for key_node, value_node in node.value:
+            at = self.location(key_node.start_mark)
+            value = self.value(value_node)
+            if not isinstance(key_node, yaml.ScalarNode):
+                self.problems.add(at, "a key has to be a word")
+            elif key_node.value in found:
+                self.problems.add(at, f"key {key_node.value!r} stands here for the second time")
+            else:
+                found[key_node.value] = Entry(key_node.value, at, value)
+        return list(found.values())
+
+    def _scalar(self, node: yaml.ScalarNode, at: Location) -> Value:
+        kind = node.tag.rsplit(":", 1)[-1]
+        text = node.value
+        if kind == "null":
+            return Value(at, None, raw=text)
+        if kind == "bool":
+            return Value(at, text.lower() == "true", raw=text)
+        if kind == "int":
+            if len(text) > 18:
+                self.problems.add(at, "this number is too large")
+                return Value(at, 0, raw=text)
+            return Value(at, int(text), raw=text)
+        if kind == "float":
+            number = float(text.replace(".inf", "inf").replace(".nan", "nan")) if text[-1].isdigit() or text[-1] == "." else math.inf
+            if not math.isfinite(number):
+                self.problems.add(at, f"expected a finite number, got {text}")
+                return Value(at, 0.0, raw=text)
+            return Value(at, number, raw=text)
+        return Value(at, text, inner=self._inner(node, at), raw=text)
+
+    def _inner(self, node: yaml.ScalarNode, at: Location) -> Location | None:
+        """Where the first character of a text stands, if its characters stand side by side in the file."""
+        begin = at if node.style is None else at.shifted(1)
+        line = at.text[begin.column - 1 :]
+        return begin if line.startswith(node.value) else None

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import attnforge
 
-LAUNCH = """
+KERNELS = """
 import triton
 import triton.language as tl
 
@@ -24,28 +24,27 @@ def square(x_ptr, y_ptr, SIZE: tl.constexpr):
 @triton.jit
 def broken(x_ptr, y_ptr, SIZE: tl.constexpr):
     tl.store(y_ptr, tl.load(x_ptr) + no_such_thing)
-
-
-def compile_cases(head_dim, dtype):
-    signature = {"x_ptr": "*" + dtype, "y_ptr": "*fp32", "SIZE": "constexpr"}
-    for kernel in (square, broken):
-        yield kernel.__name__, kernel, signature, {"SIZE": head_dim}, {"num_warps": 4}
 """
 CODE = """
+import importlib.util
 import sys
-from pathlib import Path
-from attnforge import compile, emit, header
-text = header.stamp(header.write("specs/toy.yaml") + sys.argv[1])
-made = emit.Package("toy", "specs/toy.yaml", Path("specs/toy.yaml"), {"__init__.py": "", "launch.py": text})
-good = compile.report(made, compile.targets(["sm_90", "gfx942"]), 64, "bf16")
-print("good" if good else "bad")
+from attnforge import compile
+targets = compile.targets(["sm_90", "gfx942"])
+found = importlib.util.spec_from_file_location("toy", sys.argv[1])
+toy = importlib.util.module_from_spec(found)
+found.loader.exec_module(toy)
+signature = {"x_ptr": "*bf16", "y_ptr": "*fp32", "SIZE": "constexpr"}
+cases = [compile.Case(k.__name__, k, signature, {"SIZE": 64}, {"num_warps": 4}) for k in (toy.square, toy.broken)]
+print("good" if compile.report("toy", cases, targets) else "bad")
 """
 
 
 def test_report_tells_of_every_kernel_and_architecture(tmp_path: Path) -> None:
     env = os.environ | {"PYTHONPATH": str(Path(attnforge.__file__).parents[1]), "TRITON_INTERPRET": "1"}
     env["TRITON_CACHE_DIR"] = str(tmp_path)
-    done = subprocess.run([sys.executable, "-c", CODE, LAUNCH], env=env, capture_output=True, text=True)
+    path = tmp_path / "toy.py"
+    path.write_text(KERNELS)
+    done = subprocess.run([sys.executable, "-c", CODE, str(path)], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in done.stdout.splitlines() if "│" in line]
     by_case = {(row[0], row[1]): row[2:] for row in rows}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  01db363c31a588a5
-#   text hash     c5e4cfec34e2f2ee
+#   content hash  879eadaafe843869
+#   text hash     454a37177e027eea
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  01db363c31a588a5
-#   text hash     c48e663cf8c3cced
+#   content hash  879eadaafe843869
+#   text hash     fa4cf63ebc4574b1
 #   render with   attnforge render specs/alibi.yaml
 """The kernels: Causal attention with linear biases, one slope a head.
 

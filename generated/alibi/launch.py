@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  01db363c31a588a5
-#   text hash     3ba1c8dc8a314bec
+#   content hash  879eadaafe843869
+#   text hash     5a77bfeac9341a95
 #   render with   attnforge render specs/alibi.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

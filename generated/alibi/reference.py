@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  01db363c31a588a5
-#   text hash     aa79af8966daecb9
+#   content hash  879eadaafe843869
+#   text hash     6bfde9f5585ab7db
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5b3bf75cbe2694a5
-#   text hash     c8f48bc0337dc73b
+#   content hash  257b5e4f9e9ccc60
+#   text hash     4e8e716f4b628b70
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5b3bf75cbe2694a5
-#   text hash     8caca22844eb4902
+#   content hash  257b5e4f9e9ccc60
+#   text hash     59efac1f392d7c35
 #   render with   attnforge render specs/causal.yaml
 """The kernels: Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5b3bf75cbe2694a5
-#   text hash     f349b2c7feffee78
+#   content hash  257b5e4f9e9ccc60
+#   text hash     358ecfe981c8fa7e
 #   render with   attnforge render specs/causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5b3bf75cbe2694a5
-#   text hash     c089bd14a0a58f4f
+#   content hash  257b5e4f9e9ccc60
+#   text hash     006dc653d2bacea2
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  47f1350d44d58087
-#   text hash     1f2f5f716ea2987b
+#   content hash  b50e0fcee6ffe9ff
+#   text hash     9102020616d5defe
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernels: Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  47f1350d44d58087
-#   text hash     4d8b7a66bd9c0005
+#   content hash  b50e0fcee6ffe9ff
+#   text hash     f88c975935ecebb6
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  47f1350d44d58087
-#   text hash     4d3b055fd1dbe9fd
+#   content hash  b50e0fcee6ffe9ff
+#   text hash     6a4be75c1387ccf6
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

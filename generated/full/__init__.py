@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3f8abacb0b09e84d
-#   text hash     2769154af87a900d
+#   content hash  ee4ef705d6c5e9fa
+#   text hash     6d25e57e764419b0
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask."""
 

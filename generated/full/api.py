@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3f8abacb0b09e84d
-#   text hash     4719f4ed75043146
+#   content hash  ee4ef705d6c5e9fa
+#   text hash     5d839fe6169c1370
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

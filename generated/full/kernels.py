@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3f8abacb0b09e84d
-#   text hash     5aa52aae0e5476a4
+#   content hash  ee4ef705d6c5e9fa
+#   text hash     92b4542576735dde
 #   render with   attnforge render specs/full.yaml
 """The kernels: Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3f8abacb0b09e84d
-#   text hash     783f58dd31edf4e0
+#   content hash  ee4ef705d6c5e9fa
+#   text hash     adcbb8aaf0a732a9
 #   render with   attnforge render specs/full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

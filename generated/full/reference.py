@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3f8abacb0b09e84d
-#   text hash     504d68f95846d2d2
+#   content hash  ee4ef705d6c5e9fa
+#   text hash     4e06a5a0961e6e70
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  0256342dfd2ebd0f
-#   text hash     6d69afca27b5c04a
+#   content hash  0cf4a1bca267f3ba
+#   text hash     09eb05481a672cbd
 #   render with   attnforge render specs/log_decay.yaml
 """The kernels: Causal attention that forgets by a decay learned for each token and head.
 

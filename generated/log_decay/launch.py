@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  0256342dfd2ebd0f
-#   text hash     f36fe7f0f9407c2a
+#   content hash  0cf4a1bca267f3ba
+#   text hash     6f579508b65fefd3
 #   render with   attnforge render specs/log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

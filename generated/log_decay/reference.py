@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  0256342dfd2ebd0f
-#   text hash     c3f9b17911cef71d
+#   content hash  0cf4a1bca267f3ba
+#   text hash     4f19f894f89470ca
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

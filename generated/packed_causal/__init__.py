@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  93b6124eceb69fb6
-#   text hash     c4442cc29cccc37e
+#   content hash  b88baf5baea81a9c
+#   text hash     bc81849210facf36
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  93b6124eceb69fb6
-#   text hash     7341488a86900991
+#   content hash  b88baf5baea81a9c
+#   text hash     738f0cb14c9e9934
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

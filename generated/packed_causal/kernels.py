@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  93b6124eceb69fb6
-#   text hash     877854468b82a4df
+#   content hash  b88baf5baea81a9c
+#   text hash     81404a3543d31e31
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernels: Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b77e36bd8e503f5d
-#   text hash     053020508e0b4197
+#   content hash  e5f5c36d8b3815cd
+#   text hash     276cd6501998175c
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b77e36bd8e503f5d
-#   text hash     a368b90d4f449244
+#   content hash  e5f5c36d8b3815cd
+#   text hash     371933e17c4f6408
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b77e36bd8e503f5d
-#   text hash     d930523e06179e02
+#   content hash  e5f5c36d8b3815cd
+#   text hash     ade883c8cbd7fda8
 #   render with   attnforge render specs/packed_full.yaml
 """The kernels: Softmax attention without a mask, for sequences packed into one tensor.
 

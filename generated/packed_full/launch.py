@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b77e36bd8e503f5d
-#   text hash     44a8c71a62c0c4b0
+#   content hash  e5f5c36d8b3815cd
+#   text hash     81561b39c01c63f6
 #   render with   attnforge render specs/packed_full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

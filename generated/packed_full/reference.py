@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b77e36bd8e503f5d
-#   text hash     b4ef1b7e58bd42c9
+#   content hash  e5f5c36d8b3815cd
+#   text hash     baaa83ac1cefb4b5
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

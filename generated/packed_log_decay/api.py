@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  da8e192aa238251f
-#   text hash     cab3eaf2df3c756c
+#   content hash  899ef87e608c6e22
+#   text hash     c4bc5774e06e84b0
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  da8e192aa238251f
-#   text hash     5884e01a946c7039
+#   content hash  899ef87e608c6e22
+#   text hash     a6c5c1f41421e17d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The kernels: Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  da8e192aa238251f
-#   text hash     d5a7413e20f51db2
+#   content hash  899ef87e608c6e22
+#   text hash     fa49ddda7b015490
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

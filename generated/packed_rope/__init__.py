@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  affacb8327a758f5
-#   text hash     b0864c401bee04a2
+#   content hash  1cf6244cc1d77487
+#   text hash     b6011ac2156c1e57
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  affacb8327a758f5
-#   text hash     3b29ff360bbf5aaa
+#   content hash  1cf6244cc1d77487
+#   text hash     b39afeb85e0c0f52
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

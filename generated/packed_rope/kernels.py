@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  affacb8327a758f5
-#   text hash     1516001e99eca344
+#   content hash  1cf6244cc1d77487
+#   text hash     4e74311adb4ce026
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernels: Causal attention with rotary embedding for sequences packed into one tensor.
 

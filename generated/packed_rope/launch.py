@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  affacb8327a758f5
-#   text hash     ea4825d6daa60205
+#   content hash  1cf6244cc1d77487
+#   text hash     bc147e40030c49e6
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

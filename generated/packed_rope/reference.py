@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  affacb8327a758f5
-#   text hash     dfaf4150a62f032d
+#   content hash  1cf6244cc1d77487
+#   text hash     d74c65dd15f44ea9
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9502ca46ae3eb331
-#   text hash     4dcb4174b7b4a50b
+#   content hash  5985b3a033be9343
+#   text hash     82088645a6afa7e3
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernels: Causal attention with a prefix, of each sequence's own length, that every query sees.
 

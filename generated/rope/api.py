@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  6886daeb7718b92c
-#   text hash     02670131a95ccee7
+#   content hash  a4f593b0492a5457
+#   text hash     5c8e74d4c717e54e
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  6886daeb7718b92c
-#   text hash     8e994fc16619e461
+#   content hash  a4f593b0492a5457
+#   text hash     27f003602711546f
 #   render with   attnforge render specs/rope.yaml
 """The kernels: Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  6886daeb7718b92c
-#   text hash     31b101cc112eb8fa
+#   content hash  a4f593b0492a5457
+#   text hash     06237d89e6ae5612
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

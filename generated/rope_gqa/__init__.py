@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  8bb032d94ad5e777
-#   text hash     fbff78e3a9014cb5
+#   content hash  87f87934f6d6502e
+#   text hash     9262da7417dd5ab9
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  8bb032d94ad5e777
-#   text hash     4907fdfbc5605a34
+#   content hash  87f87934f6d6502e
+#   text hash     1ee0927a751391a1
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

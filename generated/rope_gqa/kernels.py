@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  8bb032d94ad5e777
-#   text hash     57453795f7e4a96d
+#   content hash  87f87934f6d6502e
+#   text hash     56a0c28355248485
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads.
 

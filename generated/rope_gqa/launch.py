@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  8bb032d94ad5e777
-#   text hash     f056c83fd01292d0
+#   content hash  87f87934f6d6502e
+#   text hash     137886e8bb3d7645
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

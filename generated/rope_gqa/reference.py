@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  8bb032d94ad5e777
-#   text hash     c88eecca4f628613
+#   content hash  87f87934f6d6502e
+#   text hash     fad0ee9d666ea014
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

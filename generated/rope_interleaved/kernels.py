@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c1909df9a81c432c
-#   text hash     082eab1b479dbf4a
+#   content hash  118e1e5dada585c9
+#   text hash     eaff46fed8197750
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernels: Causal attention with rotary embedding of neighbouring components.
 

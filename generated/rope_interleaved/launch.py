@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c1909df9a81c432c
-#   text hash     574e8e382e3e89bf
+#   content hash  118e1e5dada585c9
+#   text hash     8257af87614c9c09
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

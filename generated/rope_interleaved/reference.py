@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c1909df9a81c432c
-#   text hash     9391a7d0ab8c6b4e
+#   content hash  118e1e5dada585c9
+#   text hash     a118f3f98723aeba
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  9da27562fd3bba75
-#   text hash     ac1ba6b76574c564
+#   content hash  fccc31635d004836
+#   text hash     d0ce951c553ab0d2
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores."""
 

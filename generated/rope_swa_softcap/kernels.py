@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  9da27562fd3bba75
-#   text hash     c3cbc8f9fd1995ba
+#   content hash  fccc31635d004836
+#   text hash     3949c24059e9a57e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernels: Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  9da27562fd3bba75
-#   text hash     a5ca15c74289e4cf
+#   content hash  fccc31635d004836
+#   text hash     7e687cc37bdb90c0
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

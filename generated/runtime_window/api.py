@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a4648bede18a2c16
-#   text hash     81855ff664202f76
+#   content hash  4c296e69f6354238
+#   text hash     4cc59dd76f948fff
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a4648bede18a2c16
-#   text hash     5da3cda78fb464c0
+#   content hash  4c296e69f6354238
+#   text hash     02243b54c4fb3517
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernels: Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a4648bede18a2c16
-#   text hash     50f70a703a35ad9f
+#   content hash  4c296e69f6354238
+#   text hash     87146776d6f6cfaa
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

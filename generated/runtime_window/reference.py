@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a4648bede18a2c16
-#   text hash     c30af87d4aa2af18
+#   content hash  4c296e69f6354238
+#   text hash     67e3b70a9c7b75d7
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  939d243db92051a1
-#   text hash     65db0e08f6d8db46
+#   content hash  cc637d2cb10f3aea
+#   text hash     f70b767f27b2cdcb
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys."""
 

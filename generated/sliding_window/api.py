@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  939d243db92051a1
-#   text hash     a77b6bf62c6fc0e6
+#   content hash  cc637d2cb10f3aea
+#   text hash     ed7211d9399f0b6f
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  939d243db92051a1
-#   text hash     2d78f03924dbea46
+#   content hash  cc637d2cb10f3aea
+#   text hash     2928bfe5286e188e
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernels: Causal attention to the 1024 most recent keys.
 

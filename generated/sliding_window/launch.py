@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  939d243db92051a1
-#   text hash     173ebf545fca6325
+#   content hash  cc637d2cb10f3aea
+#   text hash     47776b5e18c34e73
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  939d243db92051a1
-#   text hash     b54ab953a65316d2
+#   content hash  cc637d2cb10f3aea
+#   text hash     0a36f38ca6ba3a5c
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

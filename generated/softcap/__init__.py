@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  143b931eefc47f7b
-#   text hash     d33af5406c9da770
+#   content hash  2f4ef9bdeb51929b
+#   text hash     cf79b0176f0184ff
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  143b931eefc47f7b
-#   text hash     f6e7aa446eff5416
+#   content hash  2f4ef9bdeb51929b
+#   text hash     19bdc50a0e6b7ab5
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

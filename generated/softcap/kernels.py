@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  143b931eefc47f7b
-#   text hash     dad7b2236f88c8be
+#   content hash  2f4ef9bdeb51929b
+#   text hash     0df58b158304b471
 #   render with   attnforge render specs/softcap.yaml
 """The kernels: Causal attention with scores capped smoothly at 30.
 

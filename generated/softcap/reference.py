@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  143b931eefc47f7b
-#   text hash     235fcb81d57fb163
+#   content hash  2f4ef9bdeb51929b
+#   text hash     564bd2da3ef4201e
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -160,11 +160,17 @@ def explain(spec: str, shape: str | None, png: Path | None, html: Path | None) -
 @click.option("--dtype", default="bf16", show_default=True, type=click.Choice(["bf16", "fp16", "fp32"]))
 def inspect(spec: str, archs: str, head_dim: int, dtype: str) -> None:
     """Compile each kernel without a GPU; show registers, spills, shared memory and matrix instructions."""
-    from . import compile
+    import tempfile
+
+    from . import compile, plan
 
     targets = compile.targets(archs.split(","))
-    if not compile.report(_packages([spec])[0], targets, head_dim, dtype):
-        sys.exit(DIFFERENT)
+    package, planned = _packages([spec])[0], plan.build(_one(spec))
+    with tempfile.TemporaryDirectory(prefix="attnforge-") as folder:
+        cases = compile.cases(package, planned, Path(folder), head_dim, dtype)
+        title = f"{package.name}, head size {head_dim}, {dtype}"
+        if not compile.report(title, cases, targets):
+            sys.exit(DIFFERENT)
 
 
 @main.command()

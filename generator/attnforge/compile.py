@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 import click
 
 from . import emit
+from .plan import Kernel, Plan
+from .tiles import Tile
 
 _SHARED_LIMIT = {"sm_80": 163, "sm_86": 99, "sm_89": 99, "sm_90": 227, "sm_100": 227, "sm_120": 99}  # KiB
 _MATRIX = re.compile(r"^\s*(?:@\S+\s+)?(wgmma\.mma_async|mma\.sync|tcgen05\.mma|v_s?mfma|v_wmma)", re.MULTILINE)
@@ -60,45 +62,69 @@ def targets(names: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def report(package: emit.Package, archs: dict[str, Any], head_dim: int, dtype: str) -> bool:
+def cases(package: emit.Package, planned: Plan, folder: Path, head_dim: int, dtype: str) -> list[Case]:
+    """One launch of each kernel of a package, which is written into the folder."""
+    emit.write([package], folder / "generated")
+    sys.path.insert(0, str(folder))
+    try:
+        kernels = importlib.import_module(f"generated.{package.name}.kernels")
+    finally:
+        sys.path.remove(str(folder))
+    return [_case(kernel, getattr(kernels, kernel.name), planned, head_dim, dtype) for kernel in planned.kernels]
+
+
+def _case(kernel: Kernel, function: Any, planned: Plan, head_dim: int, dtype: str) -> Case:
+    table = planned.tables[1 if dtype == "fp32" else 0]
+    shapes = table.get(kernel.name, {256: (Tile(64, 64, 4, 3),)})
+    tile = next(shapes[size][0] for size in shapes if head_dim <= size)
+    rope = planned.spec.rope
+    half = (rope.dims if rope and rope.dims else head_dim) // 2
+    columns = max(16, _power_of_2(head_dim))
+    known = {"Hq": 8, "Hkv": 2, "GROUP": 4, "HEADS": 8, "D": head_dim, "DV": head_dim, "HALF": half}
+    known |= {"BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n, "BLOCK_D": columns, "BLOCK_DV": columns}
+    known |= {"BLOCK_T": 32, "BLOCK_HALF": _power_of_2(half), "BLOCK_REST": columns, "BLOCK": 1024}
+    constants = known | {"PRECISION": "ieee", "REVERSE": False}
+    signature = {}
+    for p in kernel.parameters:
+        if p.type == "tiles":
+            rows, block = known[p.block[0]], known[p.block[1]]
+            shape = f"{rows},1,{block}" if planned.spec.packed else f"1,{rows},1,{block}"
+            signature[p.name] = f"tensordesc<{dtype}[{shape}]>"
+        else:
+            signature[p.name] = p.type.replace("*T", f"*{dtype}")
+    given = {p.name: constants[p.name] for p in kernel.parameters if p.type == "constexpr"}
+    return Case(kernel.name, function, signature, given, {"num_warps": tile.num_warps, "num_stages": tile.num_stages})
+
+
+def _power_of_2(size: int) -> int:
+    return 1 << max(size - 1, 0).bit_length()
+
+
+def report(title: str, found: Sequence[Case], archs: dict[str, Any]) -> bool:
     """Prints a table of every kernel and architecture; False if one did not compile."""
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=f"{package.name}, head size {head_dim}, {dtype}")
+    table = Table(title=title)
     for column in ("kernel", "arch", "registers", "spills", "shared KiB", "matrix instructions"):
         table.add_column(column, justify="left" if column in ("kernel", "arch", "matrix instructions") else "right")
     failures: list[str] = []
-    with tempfile.TemporaryDirectory(prefix="attnforge-") as folder:
-        for case in _cases(package, Path(folder), head_dim, dtype):
-            for arch, target in archs.items():
-                try:
-                    made = _compile(case, target)
-                except Exception as error:  # whatever the compiler raises; the other kernels are still of interest
-                    table.add_row(case.name, arch, "failed")
-                    failures.append(f"{case.name} on {arch}: {type(error).__name__}: {error}")
-                    continue
-                limit = _SHARED_LIMIT.get(arch)
-                shared = f"{made.shared / 1024:.1f}" + (f" of {limit}" if limit else "")
-                if limit and made.shared > limit * 1024:
-                    failures.append(f"{case.name} on {arch}: needs {shared} KiB of shared memory")
-                matrix = ", ".join(f"{count} {kind}" for kind, count in made.matrix.items())
-                table.add_row(case.name, arch, str(made.registers), str(made.spills), shared, matrix)
+    for case in found:
+        for arch, target in archs.items():
+            try:
+                made = _compile(case, target)
+            except Exception as error:  # whatever the compiler raises; the other kernels are still of interest
+                table.add_row(case.name, arch, "failed")
+                failures.append(f"{case.name} on {arch}: {type(error).__name__}: {error}")
+                continue
+            limit = _SHARED_LIMIT.get(arch)
+            shared = f"{made.shared / 1024:.1f}" + (f" of {limit}" if limit else "")
+            matrix = ", ".join(f"{count} {kind}" for kind, count in made.matrix.items())
+            table.add_row(case.name, arch, str(made.registers), str(made.spills), shared, matrix)
     Console(width=None if sys.stdout.isatty() else 120).print(table)
     for failure in failures:
         click.echo(failure, err=True)
     return not failures
-
-
-def _cases(package: emit.Package, folder: Path, head_dim: int, dtype: str) -> list[Case]:
-    """The package's own list of its kernels."""
-    emit.write([package], folder / "generated")
-    sys.path.insert(0, str(folder))
-    try:
-        launch = importlib.import_module(f"generated.{package.name}.launch")
-    finally:
-        sys.path.remove(str(folder))
-    return [Case(*found) for found in launch.compile_cases(head_dim, dtype)]
 
 
 def _compile(case: Case, target: Any) -> Made:

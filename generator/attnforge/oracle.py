@@ -145,6 +145,8 @@ def _sample(argument: Argument, shapes: dict[str, str], spec: Spec) -> str:
         return f"make.integers({shape}, {3 if rows else 'longest + 1'})"
     if argument.scan:
         return f"make.decays({shape})"
+    if argument.default:
+        return f"{argument.default} * (1 + make.floats({shape}) / 8)"
     # what all rows share may be multiplied by a distance: large ones would leave a softmax of one key
     return f"make.floats({shape})" if ROWS & set(argument.axes) else f"make.floats({shape}) / 8"
 

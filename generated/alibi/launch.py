@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  879eadaafe843869
-#   text hash     5a77bfeac9341a95
+#   content hash  1c3cb21ce32d010e
+#   text hash     82d0ec5dde629d64
 #   render with   attnforge render specs/alibi.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

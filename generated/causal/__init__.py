@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  257b5e4f9e9ccc60
-#   text hash     10abbb918bcf84f9
+#   content hash  61a8ec9ffa3a1f9a
+#   text hash     ac00987910c48e3d
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads."""
 

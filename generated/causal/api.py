@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  257b5e4f9e9ccc60
-#   text hash     4e8e716f4b628b70
+#   content hash  61a8ec9ffa3a1f9a
+#   text hash     d0ed1fe76c9e2ca0
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  257b5e4f9e9ccc60
-#   text hash     358ecfe981c8fa7e
+#   content hash  61a8ec9ffa3a1f9a
+#   text hash     5fb28ee37224a01b
 #   render with   attnforge render specs/causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

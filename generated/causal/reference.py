@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  257b5e4f9e9ccc60
-#   text hash     006dc653d2bacea2
+#   content hash  61a8ec9ffa3a1f9a
+#   text hash     d12d30d71f19c655
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  257b5e4f9e9ccc60
-#   text hash     e6a81788e78886a9
+#   content hash  61a8ec9ffa3a1f9a
+#   text hash     0e0663d116f4be10
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b50e0fcee6ffe9ff
-#   text hash     5df537f6efeb02f1
+#   content hash  1898627ba74b2732
+#   text hash     0f817c640bc08957
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b50e0fcee6ffe9ff
-#   text hash     118e7951810bf8e3
+#   content hash  1898627ba74b2732
+#   text hash     d80310e0258c8d52
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

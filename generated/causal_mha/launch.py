@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b50e0fcee6ffe9ff
-#   text hash     f88c975935ecebb6
+#   content hash  1898627ba74b2732
+#   text hash     339e49b44af4eafc
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b50e0fcee6ffe9ff
-#   text hash     6a4be75c1387ccf6
+#   content hash  1898627ba74b2732
+#   text hash     1a7c13b793867cd0
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

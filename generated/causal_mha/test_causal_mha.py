@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b50e0fcee6ffe9ff
-#   text hash     7c25610080b0c64d
+#   content hash  1898627ba74b2732
+#   text hash     ce8144175da0f8f2
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ee4ef705d6c5e9fa
-#   text hash     6d25e57e764419b0
+#   content hash  b4ac03841d6d8a19
+#   text hash     9d84b33f61e5e42d
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask."""
 

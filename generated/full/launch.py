@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ee4ef705d6c5e9fa
-#   text hash     adcbb8aaf0a732a9
+#   content hash  b4ac03841d6d8a19
+#   text hash     9c6ac0e84248098a
 #   render with   attnforge render specs/full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ee4ef705d6c5e9fa
-#   text hash     4e06a5a0961e6e70
+#   content hash  b4ac03841d6d8a19
+#   text hash     e7e36a05795b8d9c
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ee4ef705d6c5e9fa
-#   text hash     481b24f7c434c0c0
+#   content hash  b4ac03841d6d8a19
+#   text hash     53125b8bf83b89f5
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

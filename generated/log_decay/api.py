@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  0cf4a1bca267f3ba
-#   text hash     d580512fea096a9b
+#   content hash  ad3e3765693b79e4
+#   text hash     d47236cbf4ca3144
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  0cf4a1bca267f3ba
-#   text hash     6f579508b65fefd3
+#   content hash  ad3e3765693b79e4
+#   text hash     72a5c75021d111e6
 #   render with   attnforge render specs/log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  0cf4a1bca267f3ba
-#   text hash     4f19f894f89470ca
+#   content hash  ad3e3765693b79e4
+#   text hash     71d2bdfcd716fa1a
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  0cf4a1bca267f3ba
-#   text hash     e3d30ff7ea4ce690
+#   content hash  ad3e3765693b79e4
+#   text hash     5e54a0c64f42ed70
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

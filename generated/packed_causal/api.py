@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b88baf5baea81a9c
-#   text hash     738f0cb14c9e9934
+#   content hash  c773c84d4cf380e6
+#   text hash     ecd062b9f8a442e7
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b88baf5baea81a9c
-#   text hash     2f62b5a5512ea8f7
+#   content hash  c773c84d4cf380e6
+#   text hash     d4f843a0d2a35185
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

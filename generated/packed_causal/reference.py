@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b88baf5baea81a9c
-#   text hash     f2e8a2a889625d3a
+#   content hash  c773c84d4cf380e6
+#   text hash     34a7251e7f76928f
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b88baf5baea81a9c
-#   text hash     c3ba717e5ec32aa6
+#   content hash  c773c84d4cf380e6
+#   text hash     767aecc2e8f5208a
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e5f5c36d8b3815cd
-#   text hash     276cd6501998175c
+#   content hash  38a1d5e7bea65d7c
+#   text hash     bcbc44d58d16c204
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e5f5c36d8b3815cd
-#   text hash     371933e17c4f6408
+#   content hash  38a1d5e7bea65d7c
+#   text hash     ff70f3e3924b8036
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

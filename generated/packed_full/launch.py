@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e5f5c36d8b3815cd
-#   text hash     81561b39c01c63f6
+#   content hash  38a1d5e7bea65d7c
+#   text hash     f9d988624f6a085a
 #   render with   attnforge render specs/packed_full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

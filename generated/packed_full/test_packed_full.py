@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e5f5c36d8b3815cd
-#   text hash     e3b396f3e76a5dba
+#   content hash  38a1d5e7bea65d7c
+#   text hash     f907a32e6f200395
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

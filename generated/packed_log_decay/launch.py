@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  899ef87e608c6e22
-#   text hash     f04f54007d14c2b1
+#   content hash  bbcf431831ccc3ae
+#   text hash     517803bac6a4cb43
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

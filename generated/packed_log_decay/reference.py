@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  899ef87e608c6e22
-#   text hash     fa49ddda7b015490
+#   content hash  bbcf431831ccc3ae
+#   text hash     e218856a7905a0ff
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

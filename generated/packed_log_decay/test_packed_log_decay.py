@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  899ef87e608c6e22
-#   text hash     d418b49c28ba846c
+#   content hash  bbcf431831ccc3ae
+#   text hash     8dc09f4d74a0b3e9
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  1cf6244cc1d77487
-#   text hash     b6011ac2156c1e57
+#   content hash  4e7b8662e55a6640
+#   text hash     d9031ca7d15a9a85
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor."""
 

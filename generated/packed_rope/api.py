@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  1cf6244cc1d77487
-#   text hash     b39afeb85e0c0f52
+#   content hash  4e7b8662e55a6640
+#   text hash     fec9936a0e1e0e87
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

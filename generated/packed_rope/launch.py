@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  1cf6244cc1d77487
-#   text hash     bc147e40030c49e6
+#   content hash  4e7b8662e55a6640
+#   text hash     13b4499db42c8af5
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  1cf6244cc1d77487
-#   text hash     db4da2bcb2482e2f
+#   content hash  4e7b8662e55a6640
+#   text hash     da4ccf6303041e9e
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5985b3a033be9343
-#   text hash     a08ac2cc8643c1de
+#   content hash  e8dac962319dacec
+#   text hash     c40dc8c9dac2b92f
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees."""
 

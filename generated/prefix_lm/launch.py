@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5985b3a033be9343
-#   text hash     fbc9f48f18bf0215
+#   content hash  e8dac962319dacec
+#   text hash     ac0f56a699cdd9b3
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

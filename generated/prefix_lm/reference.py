@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5985b3a033be9343
-#   text hash     467633ed02af6320
+#   content hash  e8dac962319dacec
+#   text hash     93d8e8a0e22ef898
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5985b3a033be9343
-#   text hash     f77028ebf5bfc42f
+#   content hash  e8dac962319dacec
+#   text hash     afd73fb7ddd7b5c7
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a4f593b0492a5457
-#   text hash     5c8e74d4c717e54e
+#   content hash  9a05452d240f352d
+#   text hash     b3f399e1c3e2792d
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a4f593b0492a5457
-#   text hash     7d3f14ed858c3910
+#   content hash  9a05452d240f352d
+#   text hash     bca795067af215c1
 #   render with   attnforge render specs/rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a4f593b0492a5457
-#   text hash     06237d89e6ae5612
+#   content hash  9a05452d240f352d
+#   text hash     3aad6a3eafa1beb6
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

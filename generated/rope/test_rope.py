@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a4f593b0492a5457
-#   text hash     07c970274e253461
+#   content hash  9a05452d240f352d
+#   text hash     e9a5e75cc0814462
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  87f87934f6d6502e
-#   text hash     9262da7417dd5ab9
+#   content hash  3ac09824ba3b618b
+#   text hash     d6b1d6c4c50daa9d
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  87f87934f6d6502e
-#   text hash     137886e8bb3d7645
+#   content hash  3ac09824ba3b618b
+#   text hash     4ba87592ca8253ff
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

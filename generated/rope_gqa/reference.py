@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  87f87934f6d6502e
-#   text hash     fad0ee9d666ea014
+#   content hash  3ac09824ba3b618b
+#   text hash     7bd43e64f983043d
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  87f87934f6d6502e
-#   text hash     69e5459cab8b9f0e
+#   content hash  3ac09824ba3b618b
+#   text hash     71701bf461de7a63
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

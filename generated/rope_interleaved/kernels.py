@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  118e1e5dada585c9
-#   text hash     eaff46fed8197750
+#   content hash  77f230a00f484742
+#   text hash     7e51100dd67f87ef
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernels: Causal attention with rotary embedding of neighbouring components.
 
@@ -63,10 +63,26 @@ def query_tiles(k_first, k_last, q_len, k_len, BLOCK_M: tl.constexpr):
 
 
 @triton.jit
-def load_lse(base, row, q_len):
-    """A row's LSE in log2 units; +inf, so that weights come out as 0, where it saw no key or is past the end."""
-    lse = tl.load(base + row, mask=row < q_len, other=float("-inf"))
+def load_rows(ptr, row, count, MASKED: tl.constexpr):
+    """A value of each row, 0 past the last where MASKED."""
+    if MASKED:
+        return tl.load(ptr + row, mask=row < count, other=0.0)
+    return tl.load(ptr + row)
+
+
+@triton.jit
+def log2_lse(lse):
+    """LSE in log2 units; +inf, so that weights come out as 0, for a row that saw no key."""
     return tl.where(lse == float("-inf"), float("inf"), lse * LOG2E)
+
+
+@triton.jit
+def add_product(total, a, b, PRECISION: tl.constexpr):
+    """total + a @ b; in float32 a tile's product is summed up first, or the roundings of long sums would pile up."""
+    if a.dtype == tl.float32:
+        # fma keeps the compiler from summing right into the total
+        return tl.fma(total, 1.0, tl.dot(a, b, input_precision=PRECISION))
+    return tl.dot(a, b, total)
 
 
 @triton.jit
@@ -97,7 +113,7 @@ def attend(
     pivot = tl.where(m_new == float("-inf"), 0.0, m_new)
     p = tl.exp2(score * units - pivot[:, None])
     shrink = tl.exp2(m - pivot)
-    acc = tl.dot(p.to(v_tile.dtype), v_tile, acc * shrink[:, None], input_precision=PRECISION)  # [BLOCK_M, BLOCK_DV]
+    acc = add_product(acc * shrink[:, None], p.to(v_tile.dtype), v_tile, PRECISION)  # [BLOCK_M, BLOCK_DV]
     return acc, m_new, l * shrink + tl.sum(p, 1)
 
 
@@ -171,15 +187,15 @@ def learn_from_queries(
     q_tile = q_desc.load([b, q_start, h, 0]).reshape([BLOCK_M, BLOCK_D])
     dout_tile = dout_desc.load([b, q_start, h, 0]).reshape([BLOCK_M, BLOCK_DV])
     score = tl.dot(k_tile, q_tile.T, input_precision=PRECISION)  # [BLOCK_N, BLOCK_M]
-    p = tl.exp2(score * units - load_lse(lse_base, row, q_len)[None, :])
+    p = tl.exp2(score * units - log2_lse(load_rows(lse_base, row, q_len, MASKED))[None, :])
     if MASKED:
         keep = (row < q_len)[None, :]
         keep &= k_pos[:, None] <= q_pos[None, :]  # causal
         p = tl.where(keep, p, 0.0)
-    dv = tl.dot(p.to(dout_tile.dtype), dout_tile, dv, input_precision=PRECISION)  # [BLOCK_N, BLOCK_DV]
+    dv = add_product(dv, p.to(dout_tile.dtype), dout_tile, PRECISION)  # [BLOCK_N, BLOCK_DV]
     dp = tl.dot(v_tile, dout_tile.T, input_precision=PRECISION)
-    ds = p * (dp - tl.load(delta_base + row, mask=row < q_len, other=0.0)[None, :])
-    dk = tl.dot(ds.to(q_tile.dtype), q_tile, dk, input_precision=PRECISION)  # [BLOCK_N, BLOCK_D]
+    ds = p * (dp - load_rows(delta_base, row, q_len, MASKED)[None, :])
+    dk = add_product(dk, ds.to(q_tile.dtype), q_tile, PRECISION)  # [BLOCK_N, BLOCK_D]
     return dk, dv
 
 
@@ -243,7 +259,7 @@ def learn_from_keys(
         p = tl.where(keep, p, 0.0)
     dp = tl.dot(dout_tile, v_tile.T, input_precision=PRECISION)
     ds = p * (dp - delta[:, None])
-    dq = tl.dot(ds.to(k_tile.dtype), k_tile, dq, input_precision=PRECISION)  # [BLOCK_M, BLOCK_D]
+    dq = add_product(dq, ds.to(k_tile.dtype), k_tile, PRECISION)  # [BLOCK_M, BLOCK_D]
     return dq
 
 
@@ -267,8 +283,8 @@ def backward_dq(
 
     q_tile = q_desc.load([b, q_start, h, 0]).reshape([BLOCK_M, BLOCK_D])
     dout_tile = dout_desc.load([b, q_start, h, 0]).reshape([BLOCK_M, BLOCK_DV])
-    lse = load_lse(lse_ptr + (b.to(tl.int64) * Hq + h) * q_len, row, q_len)
-    delta = tl.load(delta_ptr + (b.to(tl.int64) * Hq + h) * q_len + row, mask=row < q_len, other=0.0)
+    lse = log2_lse(load_rows(lse_ptr + (b.to(tl.int64) * Hq + h) * q_len, row, q_len, MASKED=True))
+    delta = load_rows(delta_ptr + (b.to(tl.int64) * Hq + h) * q_len, row, q_len, MASKED=True)
     dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
     for i in tl.range(full_last, last):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  118e1e5dada585c9
-#   text hash     8257af87614c9c09
+#   content hash  77f230a00f484742
+#   text hash     1255b02c0b779d4e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  118e1e5dada585c9
-#   text hash     a118f3f98723aeba
+#   content hash  77f230a00f484742
+#   text hash     b0ca0b0578d80be2
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  fccc31635d004836
-#   text hash     d0ce951c553ab0d2
+#   content hash  c0d3cb59e8eb2194
+#   text hash     2fc56f990c4c0ab3
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  fccc31635d004836
-#   text hash     aa8626ad01888d89
+#   content hash  c0d3cb59e8eb2194
+#   text hash     c2cdcfcb2b9d9c11
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

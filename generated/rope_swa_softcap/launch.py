@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  fccc31635d004836
-#   text hash     7e687cc37bdb90c0
+#   content hash  c0d3cb59e8eb2194
+#   text hash     b6970f1bc357225f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  fccc31635d004836
-#   text hash     35cd9149a384974a
+#   content hash  c0d3cb59e8eb2194
+#   text hash     c8e1ca9160fca7a4
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

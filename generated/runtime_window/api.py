@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4c296e69f6354238
-#   text hash     4cc59dd76f948fff
+#   content hash  e89ef30594b38e10
+#   text hash     cea37d7b6a28ed3f
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4c296e69f6354238
-#   text hash     87146776d6f6cfaa
+#   content hash  e89ef30594b38e10
+#   text hash     e23de6f81ae1db89
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4c296e69f6354238
-#   text hash     67e3b70a9c7b75d7
+#   content hash  e89ef30594b38e10
+#   text hash     f4ac28d678c68966
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4c296e69f6354238
-#   text hash     c8c75442f767e187
+#   content hash  e89ef30594b38e10
+#   text hash     c3eb62dbbcf79251
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  cc637d2cb10f3aea
-#   text hash     ed7211d9399f0b6f
+#   content hash  90669c509446bfd2
+#   text hash     b4d70e4e15194616
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

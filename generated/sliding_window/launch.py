@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  cc637d2cb10f3aea
-#   text hash     47776b5e18c34e73
+#   content hash  90669c509446bfd2
+#   text hash     b7d2c9f45bc1a3f3
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  cc637d2cb10f3aea
-#   text hash     27375608b8a01d8c
+#   content hash  90669c509446bfd2
+#   text hash     fb1f656a39a62fd5
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2f4ef9bdeb51929b
-#   text hash     19bdc50a0e6b7ab5
+#   content hash  5919507e72ca587f
+#   text hash     40ddc26cc1ff4d8d
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

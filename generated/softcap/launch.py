@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2f4ef9bdeb51929b
-#   text hash     f0f1e96b3bf5cab0
+#   content hash  5919507e72ca587f
+#   text hash     8e371c302ba1618d
 #   render with   attnforge render specs/softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

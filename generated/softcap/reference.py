@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2f4ef9bdeb51929b
-#   text hash     564bd2da3ef4201e
+#   content hash  5919507e72ca587f
+#   text hash     5b78d5dbedd264f2
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2f4ef9bdeb51929b
-#   text hash     c4a2eb547b88b5f1
+#   content hash  5919507e72ca587f
+#   text hash     5c14ecf453140295
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1c3cb21ce32d010e
-#   text hash     468d9e381f647c59
+#   content hash  d2d67c791911eb8b
+#   text hash     531985f31f2e4e63
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

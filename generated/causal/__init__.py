@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  61a8ec9ffa3a1f9a
-#   text hash     ac00987910c48e3d
+#   content hash  7b46e0b5e55d57d2
+#   text hash     b51d42d70e446514
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads."""
 

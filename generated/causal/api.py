@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  61a8ec9ffa3a1f9a
-#   text hash     d0ed1fe76c9e2ca0
+#   content hash  7b46e0b5e55d57d2
+#   text hash     31431f9f76cf1b19
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  61a8ec9ffa3a1f9a
-#   text hash     4e62ef49651b7074
+#   content hash  7b46e0b5e55d57d2
+#   text hash     c7e46e69f91cfee9
 #   render with   attnforge render specs/causal.yaml
 """The kernels: Causal attention with grouped heads.
 
@@ -117,10 +117,10 @@ def attend(
     return acc, m_new, l * shrink + tl.sum(p, 1)
 
 
-@triton.jit(do_not_specialize=["q_len", "k_len"])
+@triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
 def forward(
-    q_desc, k_desc, v_desc, out_ptr, lse_ptr, q_len, k_len, scale, Hq: tl.constexpr, GROUP: tl.constexpr,
-    DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    q_desc, k_desc, v_desc, out_ptr, lse_ptr, q_len, k_len, Hq, scale, GROUP: tl.constexpr, DV: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     PRECISION: tl.constexpr
 ):  # fmt: skip
     """Attends from one tile of queries of one head."""
@@ -160,9 +160,9 @@ def forward(
     tl.store(lse_ptr + (b.to(tl.int64) * Hq + h) * q_len + row, lse, mask=row < q_len)
 
 
-@triton.jit(do_not_specialize=["q_len"])
+@triton.jit(do_not_specialize=["q_len", "Hq"])
 def backward_preprocess(
-    out_desc, dout_desc, delta_ptr, q_len, Hq: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_DV: tl.constexpr
+    out_desc, dout_desc, delta_ptr, q_len, Hq, BLOCK_M: tl.constexpr, BLOCK_DV: tl.constexpr
 ):  # fmt: skip
     """delta, a row's sum of out times its gradient: what every score's gradient loses to the softmax."""
     b, h = tl.program_id(0) // Hq, tl.program_id(0) % Hq
@@ -199,9 +199,9 @@ def learn_from_queries(
     return dk, dv
 
 
-@triton.jit(do_not_specialize=["q_len", "k_len"])
+@triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
 def backward_dkv(
-    q_desc, k_desc, v_desc, dout_desc, dk_ptr, dv_ptr, lse_ptr, delta_ptr, q_len, k_len, scale, Hq: tl.constexpr,
+    q_desc, k_desc, v_desc, dout_desc, dk_ptr, dv_ptr, lse_ptr, delta_ptr, q_len, k_len, Hq, scale,
     GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
@@ -263,11 +263,11 @@ def learn_from_keys(
     return dq
 
 
-@triton.jit(do_not_specialize=["q_len", "k_len"])
+@triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
 def backward_dq(
-    q_desc, k_desc, v_desc, dout_desc, dq_ptr, lse_ptr, delta_ptr, q_len, k_len, scale, Hq: tl.constexpr,
-    GROUP: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
+    q_desc, k_desc, v_desc, dout_desc, dq_ptr, lse_ptr, delta_ptr, q_len, k_len, Hq, scale, GROUP: tl.constexpr,
+    D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    PRECISION: tl.constexpr
 ):  # fmt: skip
     """The gradient of one tile of queries of one head."""
     # late rows tend to see more keys: they start first

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  61a8ec9ffa3a1f9a
-#   text hash     d12d30d71f19c655
+#   content hash  7b46e0b5e55d57d2
+#   text hash     4dca1a3c73ba83b2
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  1898627ba74b2732
-#   text hash     0f817c640bc08957
+#   content hash  29554c7834199f73
+#   text hash     99aebb66aeb8f04c
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads."""
 

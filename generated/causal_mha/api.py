@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  1898627ba74b2732
-#   text hash     d80310e0258c8d52
+#   content hash  29554c7834199f73
+#   text hash     d8c864dfbe0565b5
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  1898627ba74b2732
-#   text hash     1a7c13b793867cd0
+#   content hash  29554c7834199f73
+#   text hash     a698be1e25f0e192
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b4ac03841d6d8a19
-#   text hash     9d84b33f61e5e42d
+#   content hash  474ae85cafe6a195
+#   text hash     264ad9a778bf3452
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask."""
 

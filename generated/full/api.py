@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b4ac03841d6d8a19
-#   text hash     3a551d38d7efb4cd
+#   content hash  474ae85cafe6a195
+#   text hash     7438968924307ea2
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b4ac03841d6d8a19
-#   text hash     9c6ac0e84248098a
+#   content hash  474ae85cafe6a195
+#   text hash     558027fdbcbb122c
 #   render with   attnforge render specs/full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -20,19 +20,19 @@ INTERPRETED = triton.knobs.runtime.interpret
 # (BLOCK_M, BLOCK_N, warps, stages) by kernel and head size, the best first; those after it need less shared memory
 HALF = {
     "forward": {
-        64: ((128, 128, 4, 3), (64, 64, 4, 2), (32, 32, 4, 1)),
-        128: ((128, 64, 4, 2), (64, 32, 4, 2), (32, 32, 4, 1)),
-        256: ((64, 32, 4, 3), (64, 32, 4, 1), (32, 16, 4, 1)),
+        64: ((128, 64, 4, 3), (64, 64, 4, 2), (32, 32, 4, 1)),
+        128: ((128, 128, 8, 3), (64, 64, 4, 3), (64, 32, 4, 2), (32, 32, 4, 1)),
+        256: ((128, 64, 8, 3), (64, 32, 4, 3), (64, 32, 4, 1), (32, 16, 4, 1)),
     },
     "backward_dkv": {
-        64: ((64, 128, 4, 2), (64, 64, 4, 1), (32, 32, 4, 1)),
-        128: ((64, 64, 4, 1), (32, 64, 4, 1), (32, 32, 4, 1)),
-        256: ((64, 64, 4, 2), (32, 64, 8, 1), (16, 32, 4, 1)),
+        64: ((64, 64, 4, 3), (64, 64, 4, 1), (32, 32, 4, 1)),
+        128: ((32, 64, 4, 3), (32, 64, 4, 1), (32, 32, 4, 1)),
+        256: ((64, 64, 8, 2), (32, 64, 8, 1), (16, 32, 4, 1)),
     },
     "backward_dq": {
-        64: ((64, 64, 4, 2), (64, 64, 4, 1), (32, 32, 4, 1)),
-        128: ((128, 64, 8, 3), (64, 32, 4, 2), (32, 32, 4, 1)),
-        256: ((64, 64, 4, 2), (64, 32, 4, 1), (32, 16, 4, 1)),
+        64: ((64, 64, 4, 3), (64, 64, 4, 1), (32, 32, 4, 1)),
+        128: ((128, 64, 8, 3), (64, 64, 4, 2), (64, 32, 4, 1), (32, 32, 4, 1)),
+        256: ((128, 64, 8, 2), (64, 32, 4, 2), (64, 32, 4, 1), (32, 16, 4, 1)),
     },
 }
 SINGLE = {
@@ -87,8 +87,8 @@ def _attend(
             lse_ptr=lse,
             q_len=q.shape[1],
             k_len=k.shape[1],
-            scale=scale,
             Hq=q.shape[-2],
+            scale=scale,
             GROUP=q.shape[-2] // k.shape[-2],
             DV=v.shape[-1],
             BLOCK_M=block_m,
@@ -162,8 +162,8 @@ def _differentiate(
                 delta_ptr=delta,
                 q_len=q.shape[1],
                 k_len=k.shape[1],
-                scale=scale,
                 Hq=q.shape[-2],
+                scale=scale,
                 GROUP=q.shape[-2] // k.shape[-2],
                 D=q.shape[-1],
                 BLOCK_M=block_m,
@@ -193,8 +193,8 @@ def _differentiate(
                 delta_ptr=delta,
                 q_len=q.shape[1],
                 k_len=k.shape[1],
-                scale=scale,
                 Hq=q.shape[-2],
+                scale=scale,
                 GROUP=q.shape[-2] // k.shape[-2],
                 D=q.shape[-1],
                 DV=v.shape[-1],

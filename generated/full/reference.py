@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b4ac03841d6d8a19
-#   text hash     e7e36a05795b8d9c
+#   content hash  474ae85cafe6a195
+#   text hash     99ae290cca187af3
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

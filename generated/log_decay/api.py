@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ad3e3765693b79e4
-#   text hash     d47236cbf4ca3144
+#   content hash  0fb4900433da2ab1
+#   text hash     7fd48e7b1ccce8c0
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ad3e3765693b79e4
-#   text hash     b7023c69abc61c06
+#   content hash  0fb4900433da2ab1
+#   text hash     5401f1017a87f78d
 #   render with   attnforge render specs/log_decay.yaml
 """The kernels: Causal attention that forgets by a decay learned for each token and head.
 
@@ -127,12 +127,11 @@ def attend(
     return acc, m_new, l * shrink + tl.sum(p, 1)
 
 
-@triton.jit(do_not_specialize=["q_len", "k_len"])
+@triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
 def forward(
-    q_desc, k_desc, v_desc, out_ptr, lse_ptr, q_len, k_len, scale, log_decay_ptr, log_decay_stride_batch,
-    log_decay_stride_head, log_decay_stride_token, Hq: tl.constexpr, GROUP: tl.constexpr, DV: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    PRECISION: tl.constexpr
+    q_desc, k_desc, v_desc, out_ptr, lse_ptr, q_len, k_len, Hq, scale, log_decay_ptr, log_decay_stride_batch,
+    log_decay_stride_head, log_decay_stride_token, GROUP: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
     """Attends from one tile of queries of one head."""
     # late rows tend to see more keys: they start first
@@ -174,9 +173,9 @@ def forward(
     tl.store(lse_ptr + (b.to(tl.int64) * Hq + h) * q_len + row, lse, mask=row < q_len)
 
 
-@triton.jit(do_not_specialize=["q_len"])
+@triton.jit(do_not_specialize=["q_len", "Hq"])
 def backward_preprocess(
-    out_desc, dout_desc, delta_ptr, q_len, Hq: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_DV: tl.constexpr
+    out_desc, dout_desc, delta_ptr, q_len, Hq, BLOCK_M: tl.constexpr, BLOCK_DV: tl.constexpr
 ):  # fmt: skip
     """delta, a row's sum of out times its gradient: what every score's gradient loses to the softmax."""
     b, h = tl.program_id(0) // Hq, tl.program_id(0) % Hq
@@ -217,10 +216,10 @@ def learn_from_queries(
     return dk, dv, log_decay_k_sum
 
 
-@triton.jit(do_not_specialize=["q_len", "k_len"])
+@triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
 def backward_dkv(
-    q_desc, k_desc, v_desc, dout_desc, dk_ptr, dv_ptr, lse_ptr, delta_ptr, q_len, k_len, scale, log_decay_ptr,
-    log_decay_stride_batch, log_decay_stride_head, log_decay_stride_token, log_decay_k_sum_ptr, Hq: tl.constexpr,
+    q_desc, k_desc, v_desc, dout_desc, dk_ptr, dv_ptr, lse_ptr, delta_ptr, q_len, k_len, Hq, scale, log_decay_ptr,
+    log_decay_stride_batch, log_decay_stride_head, log_decay_stride_token, log_decay_k_sum_ptr,
     GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
@@ -293,10 +292,10 @@ def learn_from_keys(
     return dq, log_decay_q_sum
 
 
-@triton.jit(do_not_specialize=["q_len", "k_len"])
+@triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
 def backward_dq(
-    q_desc, k_desc, v_desc, dout_desc, dq_ptr, lse_ptr, delta_ptr, q_len, k_len, scale, log_decay_ptr,
-    log_decay_stride_batch, log_decay_stride_head, log_decay_stride_token, log_decay_q_sum_ptr, Hq: tl.constexpr,
+    q_desc, k_desc, v_desc, dout_desc, dq_ptr, lse_ptr, delta_ptr, q_len, k_len, Hq, scale, log_decay_ptr,
+    log_decay_stride_batch, log_decay_stride_head, log_decay_stride_token, log_decay_q_sum_ptr,
     GROUP: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
@@ -345,13 +344,13 @@ def backward_dq(
     )
 
 
-@triton.jit(do_not_specialize=["count"])
+@triton.jit(do_not_specialize=["count", "heads"])
 def scan(
-    x_ptr, x_stride_batch, x_stride_head, x_stride_token, sums_ptr, count, HEADS: tl.constexpr,
-    REVERSE: tl.constexpr, BLOCK: tl.constexpr
+    x_ptr, x_stride_batch, x_stride_head, x_stride_token, sums_ptr, count, heads, REVERSE: tl.constexpr,
+    BLOCK: tl.constexpr
 ):  # fmt: skip
     """Cumulative sums over the tokens of one head of one sequence, in float32; from the end where REVERSE."""
-    b, h = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
+    b, h = tl.program_id(0) // heads, tl.program_id(0) % heads
     x_ptr += b.to(tl.int64) * x_stride_batch + h.to(tl.int64) * x_stride_head
     sums_ptr += tl.program_id(0).to(tl.int64) * count
     carry = 0.0

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ad3e3765693b79e4
-#   text hash     72a5c75021d111e6
+#   content hash  0fb4900433da2ab1
+#   text hash     3bcb143b2f4a69c4
 #   render with   attnforge render specs/log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -20,19 +20,19 @@ INTERPRETED = triton.knobs.runtime.interpret
 # (BLOCK_M, BLOCK_N, warps, stages) by kernel and head size, the best first; those after it need less shared memory
 HALF = {
     "forward": {
-        64: ((128, 128, 4, 3), (64, 64, 4, 2), (32, 32, 4, 1)),
-        128: ((128, 64, 4, 2), (64, 32, 4, 2), (32, 32, 4, 1)),
-        256: ((64, 32, 4, 3), (64, 32, 4, 1), (32, 16, 4, 1)),
+        64: ((128, 64, 4, 3), (64, 64, 4, 2), (32, 32, 4, 1)),
+        128: ((128, 128, 8, 3), (64, 64, 4, 3), (64, 32, 4, 2), (32, 32, 4, 1)),
+        256: ((128, 64, 8, 3), (64, 32, 4, 3), (64, 32, 4, 1), (32, 16, 4, 1)),
     },
     "backward_dkv": {
-        64: ((64, 128, 4, 2), (64, 64, 4, 1), (32, 32, 4, 1)),
-        128: ((64, 64, 4, 1), (32, 64, 4, 1), (32, 32, 4, 1)),
-        256: ((64, 64, 4, 2), (32, 64, 8, 1), (16, 32, 4, 1)),
+        64: ((64, 64, 4, 3), (64, 64, 4, 1), (32, 32, 4, 1)),
+        128: ((32, 64, 4, 3), (32, 64, 4, 1), (32, 32, 4, 1)),
+        256: ((64, 64, 8, 2), (32, 64, 8, 1), (16, 32, 4, 1)),
     },
     "backward_dq": {
-        64: ((64, 64, 4, 2), (64, 64, 4, 1), (32, 32, 4, 1)),
-        128: ((128, 64, 8, 3), (64, 32, 4, 2), (32, 32, 4, 1)),
-        256: ((64, 64, 4, 2), (64, 32, 4, 1), (32, 16, 4, 1)),
+        64: ((64, 64, 4, 3), (64, 64, 4, 1), (32, 32, 4, 1)),
+        128: ((128, 64, 8, 3), (64, 64, 4, 2), (64, 32, 4, 1), (32, 32, 4, 1)),
+        256: ((128, 64, 8, 2), (64, 32, 4, 2), (64, 32, 4, 1), (32, 16, 4, 1)),
     },
 }
 SINGLE = {
@@ -89,12 +89,12 @@ def _attend(
             lse_ptr=lse,
             q_len=q.shape[1],
             k_len=k.shape[1],
+            Hq=q.shape[-2],
             scale=scale,
             log_decay_ptr=log_decay,
             log_decay_stride_batch=_stride(log_decay, 0),
             log_decay_stride_head=_stride(log_decay, 1),
             log_decay_stride_token=_stride(log_decay, 2),
-            Hq=q.shape[-2],
             GROUP=q.shape[-2] // k.shape[-2],
             DV=v.shape[-1],
             BLOCK_M=block_m,
@@ -170,13 +170,13 @@ def _differentiate(
                 delta_ptr=delta,
                 q_len=q.shape[1],
                 k_len=k.shape[1],
+                Hq=q.shape[-2],
                 scale=scale,
                 log_decay_ptr=log_decay,
                 log_decay_stride_batch=_stride(log_decay, 0),
                 log_decay_stride_head=_stride(log_decay, 1),
                 log_decay_stride_token=_stride(log_decay, 2),
                 log_decay_q_sum_ptr=log_decay_q_sum,
-                Hq=q.shape[-2],
                 GROUP=q.shape[-2] // k.shape[-2],
                 D=q.shape[-1],
                 BLOCK_M=block_m,
@@ -207,13 +207,13 @@ def _differentiate(
                 delta_ptr=delta,
                 q_len=q.shape[1],
                 k_len=k.shape[1],
+                Hq=q.shape[-2],
                 scale=scale,
                 log_decay_ptr=log_decay,
                 log_decay_stride_batch=_stride(log_decay, 0),
                 log_decay_stride_head=_stride(log_decay, 1),
                 log_decay_stride_token=_stride(log_decay, 2),
                 log_decay_k_sum_ptr=log_decay_k_sum,
-                Hq=q.shape[-2],
                 GROUP=q.shape[-2] // k.shape[-2],
                 D=q.shape[-1],
                 DV=v.shape[-1],
@@ -276,7 +276,7 @@ def _scan(x: torch.Tensor, reverse: bool) -> torch.Tensor:
                 x_stride_token=x.stride(2),
                 sums_ptr=sums,
                 count=x.shape[-1],
-                HEADS=x.shape[-2],
+                heads=x.shape[-2],
                 REVERSE=reverse,
                 BLOCK=block,
             )

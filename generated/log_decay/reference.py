@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ad3e3765693b79e4
-#   text hash     71d2bdfcd716fa1a
+#   content hash  0fb4900433da2ab1
+#   text hash     27a14b975241d548
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  38a1d5e7bea65d7c
-#   text hash     ff70f3e3924b8036
+#   content hash  1c606f7626fa1de6
+#   text hash     0e4da3a3729f6b22
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  38a1d5e7bea65d7c
-#   text hash     36948ed4d72f8224
+#   content hash  1c606f7626fa1de6
+#   text hash     5bf32c106c0548ae
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  bbcf431831ccc3ae
-#   text hash     5529b846282cc9b3
+#   content hash  216d898bf8a448ac
+#   text hash     bddf901bfca332bc
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  bbcf431831ccc3ae
-#   text hash     494773a0c893a0ff
+#   content hash  216d898bf8a448ac
+#   text hash     7aa1056ea85bb788
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The kernels: Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 
@@ -130,11 +130,11 @@ def attend(
     return acc, m_new, l * shrink + tl.sum(p, 1)
 
 
-@triton.jit(do_not_specialize=["q_total", "k_total"])
+@triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
 def forward(
-    q_desc, k_desc, v_desc, out_ptr, lse_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, k_total, scale,
-    log_decay_ptr, log_decay_stride_head, log_decay_stride_token, Hq: tl.constexpr, GROUP: tl.constexpr,
-    DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    q_desc, k_desc, v_desc, out_ptr, lse_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, k_total, Hq, scale,
+    log_decay_ptr, log_decay_stride_head, log_decay_stride_token, GROUP: tl.constexpr, DV: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     PRECISION: tl.constexpr
 ):  # fmt: skip
     """Attends from one tile of queries of one head."""
@@ -183,10 +183,9 @@ def forward(
     tl.store(lse_ptr + tl.cast(h, tl.int64) * q_total + q_offset + row, lse, mask=row < q_len)
 
 
-@triton.jit(do_not_specialize=["q_total"])
+@triton.jit(do_not_specialize=["q_total", "Hq"])
 def backward_preprocess(
-    out_desc, dout_desc, delta_ptr, cu_seqlens_q_ptr, q_total, Hq: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_DV: tl.constexpr
+    out_desc, dout_desc, delta_ptr, cu_seqlens_q_ptr, q_total, Hq, BLOCK_M: tl.constexpr, BLOCK_DV: tl.constexpr
 ):  # fmt: skip
     """delta, a row's sum of out times its gradient: what every score's gradient loses to the softmax."""
     b, h = tl.program_id(0) // Hq, tl.program_id(0) % Hq
@@ -235,11 +234,11 @@ def learn_from_queries(
     return dk, dv, log_decay_k_sum
 
 
-@triton.jit(do_not_specialize=["q_total", "k_total"])
+@triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
 def backward_dkv(
     q_desc, k_desc, v_desc, dout_desc, dk_ptr, dv_ptr, lse_ptr, delta_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr,
-    q_total, k_total, scale, log_decay_ptr, log_decay_stride_head, log_decay_stride_token, log_decay_k_sum_ptr,
-    Hq: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
+    q_total, k_total, Hq, scale, log_decay_ptr, log_decay_stride_head, log_decay_stride_token,
+    log_decay_k_sum_ptr, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
     """The gradients of one tile of keys and values, summed over the query heads that read it."""
@@ -325,12 +324,12 @@ def learn_from_keys(
     return dq, log_decay_q_sum
 
 
-@triton.jit(do_not_specialize=["q_total", "k_total"])
+@triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
 def backward_dq(
     q_desc, k_desc, v_desc, dout_desc, dq_ptr, lse_ptr, delta_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total,
-    k_total, scale, log_decay_ptr, log_decay_stride_head, log_decay_stride_token, log_decay_q_sum_ptr,
-    Hq: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
+    k_total, Hq, scale, log_decay_ptr, log_decay_stride_head, log_decay_stride_token, log_decay_q_sum_ptr,
+    GROUP: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
     """The gradient of one tile of queries of one head."""
     # late rows tend to see more keys: they start first
@@ -383,13 +382,13 @@ def backward_dq(
     )
 
 
-@triton.jit(do_not_specialize=["total"])
+@triton.jit(do_not_specialize=["total", "heads"])
 def scan(
-    x_ptr, x_stride_head, x_stride_token, sums_ptr, cu_seqlens_ptr, total, HEADS: tl.constexpr,
-    REVERSE: tl.constexpr, BLOCK: tl.constexpr
+    x_ptr, x_stride_head, x_stride_token, sums_ptr, cu_seqlens_ptr, total, heads, REVERSE: tl.constexpr,
+    BLOCK: tl.constexpr
 ):  # fmt: skip
     """Cumulative sums over the tokens of one head of one sequence, in float32; from the end where REVERSE."""
-    b, h = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
+    b, h = tl.program_id(0) // heads, tl.program_id(0) % heads
     offset = tl.load(cu_seqlens_ptr + b)
     count = tl.load(cu_seqlens_ptr + b + 1) - offset
     x_ptr += h.to(tl.int64) * x_stride_head + offset.to(tl.int64) * x_stride_token

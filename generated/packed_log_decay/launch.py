@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  bbcf431831ccc3ae
-#   text hash     517803bac6a4cb43
+#   content hash  216d898bf8a448ac
+#   text hash     b90f9613b69dd50b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -20,19 +20,19 @@ INTERPRETED = triton.knobs.runtime.interpret
 # (BLOCK_M, BLOCK_N, warps, stages) by kernel and head size, the best first; those after it need less shared memory
 HALF = {
     "forward": {
-        64: ((128, 128, 4, 3), (64, 64, 4, 2), (32, 32, 4, 1)),
-        128: ((128, 64, 4, 2), (64, 32, 4, 2), (32, 32, 4, 1)),
-        256: ((64, 32, 4, 3), (64, 32, 4, 1), (32, 16, 4, 1)),
+        64: ((128, 64, 4, 3), (64, 64, 4, 2), (32, 32, 4, 1)),
+        128: ((128, 128, 8, 3), (64, 64, 4, 3), (64, 32, 4, 2), (32, 32, 4, 1)),
+        256: ((128, 64, 8, 3), (64, 32, 4, 3), (64, 32, 4, 1), (32, 16, 4, 1)),
     },
     "backward_dkv": {
-        64: ((64, 128, 4, 2), (64, 64, 4, 1), (32, 32, 4, 1)),
-        128: ((64, 64, 4, 1), (32, 64, 4, 1), (32, 32, 4, 1)),
-        256: ((64, 64, 4, 2), (32, 64, 8, 1), (16, 32, 4, 1)),
+        64: ((64, 64, 4, 3), (64, 64, 4, 1), (32, 32, 4, 1)),
+        128: ((32, 64, 4, 3), (32, 64, 4, 1), (32, 32, 4, 1)),
+        256: ((64, 64, 8, 2), (32, 64, 8, 1), (16, 32, 4, 1)),
     },
     "backward_dq": {
-        64: ((64, 64, 4, 2), (64, 64, 4, 1), (32, 32, 4, 1)),
-        128: ((128, 64, 8, 3), (64, 32, 4, 2), (32, 32, 4, 1)),
-        256: ((64, 64, 4, 2), (64, 32, 4, 1), (32, 16, 4, 1)),
+        64: ((64, 64, 4, 3), (64, 64, 4, 1), (32, 32, 4, 1)),
+        128: ((128, 64, 8, 3), (64, 64, 4, 2), (64, 32, 4, 1), (32, 32, 4, 1)),
+        256: ((128, 64, 8, 2), (64, 32, 4, 2), (64, 32, 4, 1), (32, 16, 4, 1)),
     },
 }
 SINGLE = {
@@ -95,11 +95,11 @@ def _attend(
             cu_seqlens_k_ptr=cu_seqlens_k,
             q_total=q.shape[0],
             k_total=k.shape[0],
+            Hq=q.shape[-2],
             scale=scale,
             log_decay_ptr=log_decay,
             log_decay_stride_head=_stride(log_decay, 0),
             log_decay_stride_token=_stride(log_decay, 1),
-            Hq=q.shape[-2],
             GROUP=q.shape[-2] // k.shape[-2],
             DV=v.shape[-1],
             BLOCK_M=block_m,
@@ -182,12 +182,12 @@ def _differentiate(
                 cu_seqlens_k_ptr=cu_seqlens_k,
                 q_total=q.shape[0],
                 k_total=k.shape[0],
+                Hq=q.shape[-2],
                 scale=scale,
                 log_decay_ptr=log_decay,
                 log_decay_stride_head=_stride(log_decay, 0),
                 log_decay_stride_token=_stride(log_decay, 1),
                 log_decay_q_sum_ptr=log_decay_q_sum,
-                Hq=q.shape[-2],
                 GROUP=q.shape[-2] // k.shape[-2],
                 D=q.shape[-1],
                 BLOCK_M=block_m,
@@ -220,12 +220,12 @@ def _differentiate(
                 cu_seqlens_k_ptr=cu_seqlens_k,
                 q_total=q.shape[0],
                 k_total=k.shape[0],
+                Hq=q.shape[-2],
                 scale=scale,
                 log_decay_ptr=log_decay,
                 log_decay_stride_head=_stride(log_decay, 0),
                 log_decay_stride_token=_stride(log_decay, 1),
                 log_decay_k_sum_ptr=log_decay_k_sum,
-                Hq=q.shape[-2],
                 GROUP=q.shape[-2] // k.shape[-2],
                 D=q.shape[-1],
                 DV=v.shape[-1],
@@ -290,7 +290,7 @@ def _scan(x: torch.Tensor, cu_seqlens_k: torch.Tensor, reverse: bool) -> torch.T
                 sums_ptr=sums,
                 cu_seqlens_ptr=cu_seqlens_k,
                 total=x.shape[-1],
-                HEADS=x.shape[-2],
+                heads=x.shape[-2],
                 REVERSE=reverse,
                 BLOCK=block,
             )

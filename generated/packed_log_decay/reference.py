@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  bbcf431831ccc3ae
-#   text hash     e218856a7905a0ff
+#   content hash  216d898bf8a448ac
+#   text hash     cdb414375581f2d0
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

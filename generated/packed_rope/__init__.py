@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  4e7b8662e55a6640
-#   text hash     d9031ca7d15a9a85
+#   content hash  ee624e20ccea53fa
+#   text hash     240ed065df3cb37b
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor."""
 

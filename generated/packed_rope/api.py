@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  4e7b8662e55a6640
-#   text hash     fec9936a0e1e0e87
+#   content hash  ee624e20ccea53fa
+#   text hash     b84f884816359193
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  4e7b8662e55a6640
-#   text hash     11abcd71230de155
+#   content hash  ee624e20ccea53fa
+#   text hash     a8820a0c6c51087b
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernels: Causal attention with rotary embedding for sequences packed into one tensor.
 
@@ -120,11 +120,11 @@ def attend(
     return acc, m_new, l * shrink + tl.sum(p, 1)
 
 
-@triton.jit(do_not_specialize=["q_total", "k_total"])
+@triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
 def forward(
-    q_desc, k_desc, v_desc, out_ptr, lse_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, k_total, scale,
-    Hq: tl.constexpr, GROUP: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
+    q_desc, k_desc, v_desc, out_ptr, lse_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, k_total, Hq, scale,
+    GROUP: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
     """Attends from one tile of queries of one head."""
     # late rows tend to see more keys: they start first
@@ -169,10 +169,9 @@ def forward(
     tl.store(lse_ptr + tl.cast(h, tl.int64) * q_total + q_offset + row, lse, mask=row < q_len)
 
 
-@triton.jit(do_not_specialize=["q_total"])
+@triton.jit(do_not_specialize=["q_total", "Hq"])
 def backward_preprocess(
-    out_desc, dout_desc, delta_ptr, cu_seqlens_q_ptr, q_total, Hq: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_DV: tl.constexpr
+    out_desc, dout_desc, delta_ptr, cu_seqlens_q_ptr, q_total, Hq, BLOCK_M: tl.constexpr, BLOCK_DV: tl.constexpr
 ):  # fmt: skip
     """delta, a row's sum of out times its gradient: what every score's gradient loses to the softmax."""
     b, h = tl.program_id(0) // Hq, tl.program_id(0) % Hq
@@ -217,12 +216,11 @@ def learn_from_queries(
     return dk, dv
 
 
-@triton.jit(do_not_specialize=["q_total", "k_total"])
+@triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
 def backward_dkv(
     q_desc, k_desc, v_desc, dout_desc, dk_ptr, dv_ptr, lse_ptr, delta_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr,
-    q_total, k_total, scale, Hq: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    PRECISION: tl.constexpr
+    q_total, k_total, Hq, scale, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
     """The gradients of one tile of keys and values, summed over the query heads that read it."""
     k_start = tl.program_id(1) * BLOCK_N
@@ -292,11 +290,11 @@ def learn_from_keys(
     return dq
 
 
-@triton.jit(do_not_specialize=["q_total", "k_total"])
+@triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
 def backward_dq(
     q_desc, k_desc, v_desc, dout_desc, dq_ptr, lse_ptr, delta_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total,
-    k_total, scale, Hq: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
+    k_total, Hq, scale, GROUP: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
     """The gradient of one tile of queries of one head."""
     # late rows tend to see more keys: they start first
@@ -355,14 +353,14 @@ def turn(
     tl.store(turned_ptr + turned_row + second, (b * cos + a * sin).to(dtype), mask=there)
 
 
-@triton.jit(do_not_specialize=["position_end", "q_total", "k_total"])
+@triton.jit(do_not_specialize=["position_end", "q_total", "k_total", "Hq", "Hkv"])
 def rotate(
     q_ptr, q_stride_token, q_stride_head, q_stride_column, q_turned_ptr, q_turned_stride_token,
     q_turned_stride_head, k_ptr, k_stride_token, k_stride_head, k_stride_column, k_turned_ptr,
     k_turned_stride_token, k_turned_stride_head, cos_ptr, cos_stride_row, cos_stride_column, sin_ptr,
     sin_stride_row, sin_stride_column, positions_ptr, positions_stride_token, position_end, cu_seqlens_q_ptr,
-    cu_seqlens_k_ptr, q_total, k_total, sign, Hq: tl.constexpr, Hkv: tl.constexpr, D: tl.constexpr,
-    HALF: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_HALF: tl.constexpr
+    cu_seqlens_k_ptr, q_total, k_total, Hq, Hkv, sign, D: tl.constexpr, HALF: tl.constexpr, BLOCK_T: tl.constexpr,
+    BLOCK_HALF: tl.constexpr
 ):  # fmt: skip
     """Turns queries and keys by the angles of their positions; back again where `sign` is -1."""
     b, h = tl.program_id(0) // (Hq + Hkv), tl.program_id(0) % (Hq + Hkv)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  4e7b8662e55a6640
-#   text hash     13b4499db42c8af5
+#   content hash  ee624e20ccea53fa
+#   text hash     80c7f04095da7962
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -20,19 +20,19 @@ INTERPRETED = triton.knobs.runtime.interpret
 # (BLOCK_M, BLOCK_N, warps, stages) by kernel and head size, the best first; those after it need less shared memory
 HALF = {
     "forward": {
-        64: ((128, 128, 4, 3), (64, 64, 4, 2), (32, 32, 4, 1)),
-        128: ((128, 64, 4, 2), (64, 32, 4, 2), (32, 32, 4, 1)),
-        256: ((64, 32, 4, 3), (64, 32, 4, 1), (32, 16, 4, 1)),
+        64: ((128, 64, 4, 3), (64, 64, 4, 2), (32, 32, 4, 1)),
+        128: ((128, 128, 8, 3), (64, 64, 4, 3), (64, 32, 4, 2), (32, 32, 4, 1)),
+        256: ((128, 64, 8, 3), (64, 32, 4, 3), (64, 32, 4, 1), (32, 16, 4, 1)),
     },
     "backward_dkv": {
-        64: ((64, 128, 4, 2), (64, 64, 4, 1), (32, 32, 4, 1)),
-        128: ((64, 64, 4, 1), (32, 64, 4, 1), (32, 32, 4, 1)),
-        256: ((64, 64, 4, 2), (32, 64, 8, 1), (16, 32, 4, 1)),
+        64: ((64, 64, 4, 3), (64, 64, 4, 1), (32, 32, 4, 1)),
+        128: ((32, 64, 4, 3), (32, 64, 4, 1), (32, 32, 4, 1)),
+        256: ((64, 64, 8, 2), (32, 64, 8, 1), (16, 32, 4, 1)),
     },
     "backward_dq": {
-        64: ((64, 64, 4, 2), (64, 64, 4, 1), (32, 32, 4, 1)),
-        128: ((128, 64, 8, 3), (64, 32, 4, 2), (32, 32, 4, 1)),
-        256: ((64, 64, 4, 2), (64, 32, 4, 1), (32, 16, 4, 1)),
+        64: ((64, 64, 4, 3), (64, 64, 4, 1), (32, 32, 4, 1)),
+        128: ((128, 64, 8, 3), (64, 64, 4, 2), (64, 32, 4, 1), (32, 32, 4, 1)),
+        256: ((128, 64, 8, 2), (64, 32, 4, 2), (64, 32, 4, 1), (32, 16, 4, 1)),
     },
 }
 SINGLE = {
@@ -94,8 +94,8 @@ def _attend(
             cu_seqlens_k_ptr=cu_seqlens_k,
             q_total=q.shape[0],
             k_total=k.shape[0],
-            scale=scale,
             Hq=q.shape[-2],
+            scale=scale,
             GROUP=q.shape[-2] // k.shape[-2],
             DV=v.shape[-1],
             BLOCK_M=block_m,
@@ -176,8 +176,8 @@ def _differentiate(
                 cu_seqlens_k_ptr=cu_seqlens_k,
                 q_total=q.shape[0],
                 k_total=k.shape[0],
-                scale=scale,
                 Hq=q.shape[-2],
+                scale=scale,
                 GROUP=q.shape[-2] // k.shape[-2],
                 D=q.shape[-1],
                 BLOCK_M=block_m,
@@ -209,8 +209,8 @@ def _differentiate(
                 cu_seqlens_k_ptr=cu_seqlens_k,
                 q_total=q.shape[0],
                 k_total=k.shape[0],
-                scale=scale,
                 Hq=q.shape[-2],
+                scale=scale,
                 GROUP=q.shape[-2] // k.shape[-2],
                 D=q.shape[-1],
                 DV=v.shape[-1],
@@ -306,9 +306,9 @@ def _rotate(
             cu_seqlens_k_ptr=cu_seqlens_k,
             q_total=q.shape[0],
             k_total=k.shape[0],
-            sign=sign,
             Hq=q.shape[-2],
             Hkv=k.shape[-2],
+            sign=sign,
             D=q.shape[-1],
             HALF=cos.shape[1],
             BLOCK_T=block_t,

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  4e7b8662e55a6640
-#   text hash     25b6d2ab2d8eb608
+#   content hash  ee624e20ccea53fa
+#   text hash     a2e7c1ab0dfb9315
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

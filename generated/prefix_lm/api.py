@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e8dac962319dacec
-#   text hash     b8f258ab319d3e90
+#   content hash  8f1fb15a511c5ccc
+#   text hash     78dca93bf7f819d3
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e8dac962319dacec
-#   text hash     ac0f56a699cdd9b3
+#   content hash  8f1fb15a511c5ccc
+#   text hash     a2cc7c91f2e38a38
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -20,19 +20,19 @@ INTERPRETED = triton.knobs.runtime.interpret
 # (BLOCK_M, BLOCK_N, warps, stages) by kernel and head size, the best first; those after it need less shared memory
 HALF = {
     "forward": {
-        64: ((128, 128, 4, 3), (64, 64, 4, 2), (32, 32, 4, 1)),
-        128: ((128, 64, 4, 2), (64, 32, 4, 2), (32, 32, 4, 1)),
-        256: ((64, 32, 4, 3), (64, 32, 4, 1), (32, 16, 4, 1)),
+        64: ((128, 64, 4, 3), (64, 64, 4, 2), (32, 32, 4, 1)),
+        128: ((128, 128, 8, 3), (64, 64, 4, 3), (64, 32, 4, 2), (32, 32, 4, 1)),
+        256: ((128, 64, 8, 3), (64, 32, 4, 3), (64, 32, 4, 1), (32, 16, 4, 1)),
     },
     "backward_dkv": {
-        64: ((64, 128, 4, 2), (64, 64, 4, 1), (32, 32, 4, 1)),
-        128: ((64, 64, 4, 1), (32, 64, 4, 1), (32, 32, 4, 1)),
-        256: ((64, 64, 4, 2), (32, 64, 8, 1), (16, 32, 4, 1)),
+        64: ((64, 64, 4, 3), (64, 64, 4, 1), (32, 32, 4, 1)),
+        128: ((32, 64, 4, 3), (32, 64, 4, 1), (32, 32, 4, 1)),
+        256: ((64, 64, 8, 2), (32, 64, 8, 1), (16, 32, 4, 1)),
     },
     "backward_dq": {
-        64: ((64, 64, 4, 2), (64, 64, 4, 1), (32, 32, 4, 1)),
-        128: ((128, 64, 8, 3), (64, 32, 4, 2), (32, 32, 4, 1)),
-        256: ((64, 64, 4, 2), (64, 32, 4, 1), (32, 16, 4, 1)),
+        64: ((64, 64, 4, 3), (64, 64, 4, 1), (32, 32, 4, 1)),
+        128: ((128, 64, 8, 3), (64, 64, 4, 2), (64, 32, 4, 1), (32, 32, 4, 1)),
+        256: ((128, 64, 8, 2), (64, 32, 4, 2), (64, 32, 4, 1), (32, 16, 4, 1)),
     },
 }
 SINGLE = {
@@ -88,10 +88,10 @@ def _attend(
             lse_ptr=lse,
             q_len=q.shape[1],
             k_len=k.shape[1],
+            Hq=q.shape[-2],
             scale=scale,
             prefix_len_ptr=prefix_len,
             prefix_len_stride_batch=_stride(prefix_len, 0),
-            Hq=q.shape[-2],
             GROUP=q.shape[-2] // k.shape[-2],
             DV=v.shape[-1],
             BLOCK_M=block_m,
@@ -166,10 +166,10 @@ def _differentiate(
                 delta_ptr=delta,
                 q_len=q.shape[1],
                 k_len=k.shape[1],
+                Hq=q.shape[-2],
                 scale=scale,
                 prefix_len_ptr=prefix_len,
                 prefix_len_stride_batch=_stride(prefix_len, 0),
-                Hq=q.shape[-2],
                 GROUP=q.shape[-2] // k.shape[-2],
                 D=q.shape[-1],
                 BLOCK_M=block_m,
@@ -199,10 +199,10 @@ def _differentiate(
                 delta_ptr=delta,
                 q_len=q.shape[1],
                 k_len=k.shape[1],
+                Hq=q.shape[-2],
                 scale=scale,
                 prefix_len_ptr=prefix_len,
                 prefix_len_stride_batch=_stride(prefix_len, 0),
-                Hq=q.shape[-2],
                 GROUP=q.shape[-2] // k.shape[-2],
                 D=q.shape[-1],
                 DV=v.shape[-1],

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e8dac962319dacec
-#   text hash     93d8e8a0e22ef898
+#   content hash  8f1fb15a511c5ccc
+#   text hash     fbcf31e34241deaf
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9a05452d240f352d
-#   text hash     3aad6a3eafa1beb6
+#   content hash  7456a2a7f7455606
+#   text hash     b17a249cada4618d
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

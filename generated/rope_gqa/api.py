@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3ac09824ba3b618b
-#   text hash     77893fb9818a9191
+#   content hash  43fce0dc361dfec1
+#   text hash     846740db55075907
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3ac09824ba3b618b
-#   text hash     7bd43e64f983043d
+#   content hash  43fce0dc361dfec1
+#   text hash     1a500afd25769405
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

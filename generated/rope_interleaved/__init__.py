@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  77f230a00f484742
-#   text hash     528a334782ffc2db
+#   content hash  289660aa2a190002
+#   text hash     2c55157c8f50125b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  77f230a00f484742
-#   text hash     19af81c47ce0e59d
+#   content hash  289660aa2a190002
+#   text hash     7d1719abd6132d8d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  77f230a00f484742
-#   text hash     b0ca0b0578d80be2
+#   content hash  289660aa2a190002
+#   text hash     f10ad0e69ac3fdf3
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c0d3cb59e8eb2194
-#   text hash     2fc56f990c4c0ab3
+#   content hash  fa884db104b76cfe
+#   text hash     3aa7f1520cc0cf9c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c0d3cb59e8eb2194
-#   text hash     c2cdcfcb2b9d9c11
+#   content hash  fa884db104b76cfe
+#   text hash     b73570ada96de42a
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c0d3cb59e8eb2194
-#   text hash     923e9de0a54b5615
+#   content hash  fa884db104b76cfe
+#   text hash     f6d461196c32fadf
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e89ef30594b38e10
-#   text hash     cea37d7b6a28ed3f
+#   content hash  808acd617c8aab66
+#   text hash     6e31e91eab6750da
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e89ef30594b38e10
-#   text hash     f4ac28d678c68966
+#   content hash  808acd617c8aab66
+#   text hash     1eb3cf5fc365ba27
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

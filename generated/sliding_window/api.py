@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  90669c509446bfd2
-#   text hash     b4d70e4e15194616
+#   content hash  636ff604a528cb10
+#   text hash     8a043a7fb05e9b44
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  90669c509446bfd2
-#   text hash     0e6a35bbcbb9c183
+#   content hash  636ff604a528cb10
+#   text hash     fa8503ae8057e7f8
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5919507e72ca587f
-#   text hash     7762a9804a7c3cf2
+#   content hash  1c8c328498cbe60e
+#   text hash     0eb180738609e087
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5919507e72ca587f
-#   text hash     5b78d5dbedd264f2
+#   content hash  1c8c328498cbe60e
+#   text hash     4f66e4f1baf4b673
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -197,7 +197,7 @@ class Plan:
                 Parameter("lse_ptr", "*fp32", "lse"),
                 *self._sizes(),
                 *self._given(self.by_query),
-                *self._constants("Hq", "GROUP", "DV", "BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "PRECISION"),
+                *self._constants("GROUP", "DV", "BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "PRECISION"),
             ),
             step,
         )
@@ -211,7 +211,7 @@ class Plan:
                 *self._operands("out_desc", "dout_desc"),
                 Parameter("delta_ptr", "*fp32", "delta"),
                 *self._sizes(keys=False, scale=False),
-                *self._constants("Hq", "BLOCK_M", "BLOCK_DV"),
+                *self._constants("BLOCK_M", "BLOCK_DV"),
             ),
         )
 
@@ -230,7 +230,7 @@ class Plan:
                 *self._sizes(),
                 *self._given(self.by_key),
                 *(Parameter(f"{s.name}_ptr", "*fp32", s.name) for s in self.by_key.sums),
-                *self._constants("Hq", "GROUP", "D", "DV", "BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "PRECISION"),
+                *self._constants("GROUP", "D", "DV", "BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "PRECISION"),
             ),
             self._step(self.by_key, names, self._backward_texts(self.by_key)),
         )
@@ -249,7 +249,7 @@ class Plan:
                 *self._sizes(),
                 *self._given(self.by_query),
                 *(Parameter(f"{s.name}_ptr", "*fp32", s.name) for s in self.by_query.sums),
-                *self._constants("Hq", "GROUP", "D", "BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "PRECISION"),
+                *self._constants("GROUP", "D", "BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "PRECISION"),
             ),
             self._step(self.by_query, names, self._backward_texts(self.by_query)),
         )
@@ -280,9 +280,9 @@ class Plan:
             Parameter("positions_stride_token", "i32", "0 if positions is None else positions.stride(-1)"),
             Parameter("position_end", "i32", "cos.shape[0]"),
         ]
-        constants = self._constants("Hq", "Hkv", "D", "HALF", "BLOCK_T", "BLOCK_HALF")
+        constants = self._constants("D", "HALF", "BLOCK_T", "BLOCK_HALF")
         rest = self._constants("BLOCK_REST") if self.spec.rope and self.spec.rope.dims else ()
-        return Kernel("rotate", (*sides, *tables, *self._sizes(scale=False), Parameter("sign", "fp32", "sign"), *constants, *rest))
+        return Kernel("rotate", (*sides, *tables, *self._sizes(scale=False), Parameter("Hkv", "i32", "k.shape[-2]"), Parameter("sign", "fp32", "sign"), *constants, *rest))
 
     @cached_property
     def scan(self) -> Kernel:
@@ -300,7 +300,7 @@ class Plan:
                 *(Parameter(f"x_stride_{axis}", "i32", f"x.stride({i})") for i, axis in enumerate(outer)),
                 Parameter("sums_ptr", "*fp32", "sums"),
                 *lengths,
-                Parameter("HEADS", "constexpr", "x.shape[-2]"),
+                Parameter("heads", "i32", "x.shape[-2]"),
                 Parameter("REVERSE", "constexpr", "reverse"),
                 Parameter("BLOCK", "constexpr", "block"),
             ),
@@ -333,6 +333,7 @@ class Plan:
             yield Parameter("q_len", "i32", "q.shape[1]")
             if keys:
                 yield Parameter("k_len", "i32", "k.shape[1]")
+        yield Parameter("Hq", "i32", "q.shape[-2]")
         if scale:
             yield Parameter("scale", "fp32", "scale")
 
@@ -349,7 +350,7 @@ class Plan:
                 yield Parameter(name, "i32", f"_stride({given.name}, {i})")
 
     def _constants(self, *names: str) -> Iterable[Parameter]:
-        return [Parameter(n, "constexpr", n.lower() if n not in ("Hq", "Hkv", "D", "DV", "GROUP", "PRECISION", "HALF") else _CONSTANTS[n]) for n in names if n != "GROUP" or self.spec.grouped]
+        return [Parameter(n, "constexpr", _CONSTANTS.get(n, n.lower())) for n in names if n != "GROUP" or self.spec.grouped]
 
     def _step(self, view: View, own: tuple[str, ...], texts: Iterable[str]) -> tuple[str, ...]:
         """A step's parameters: its own names, where it stands, and what the terms' texts read."""
@@ -370,8 +371,6 @@ class Plan:
 
 
 _CONSTANTS = {
-    "Hq": "q.shape[-2]",
-    "Hkv": "k.shape[-2]",
     "D": "q.shape[-1]",
     "DV": "v.shape[-1]",
     "GROUP": "q.shape[-2] // k.shape[-2]",

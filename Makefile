@@ -27,7 +27,11 @@ demo: $(STAMP)
 	$(BIN)/python examples/demo.py
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n $(WORKERS) tests/test_calculus.py tests/test_ranges.py tests/test_printers.py
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/attnforge render specs/*.yaml --check
+	$(BIN)/python -m pytest -n $(WORKERS)
 
 gpu-test:
 	$(PYTHON) -m pytest generated

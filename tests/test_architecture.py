@@ -20,9 +20,9 @@ MODULES = {path.stem: path for path in PACKAGE.glob("*.py") if path.stem not in 
 # Each module may import those of the lines above its own, and its neighbours on its line.
 LAYERS = [
     {"errors", "resources", "header"},
-    {"spec", "expression", "yaml_tree", "schema", "lines", "terms", "loader"},
+    {"spec", "expression", "parser", "yaml_source", "fields", "names", "terms", "schema"},
     {"calculus", "printers", "ranges", "linear", "normal"},
-    {"plan", "oracle"},
+    {"binding", "walk", "tiles", "faces", "plan", "oracle"},
     {"render", "format"},
     {"emit"},
     {"starter", "suite", "compile", "explain", "picture", "tuning", "bench", "profile"},

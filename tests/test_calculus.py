@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 
 import pytest
 import torch
-from attnforge.calculus import derivative, share, simplify
-from attnforge.expression import Node
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from attnforge.calculus import derivative, share, simplify
+from attnforge.expression import Node
 
 SCORE = Node("var", value="score")
 Y = Node("input", value="y")

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from typing import Literal
 
 import pytest
-from attnforge.expression import Node
-from attnforge.ranges import Span, evaluate, spans
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from attnforge.expression import Node
+from attnforge.ranges import Span, evaluate, spans
 
 INPUTS = {"prefix": ("batch",), "limit": ("batch", "head"), "flag": ("head",), "at_q": ("batch", "query"),
           "at_k": ("batch", "key"), "at_both": ("batch", "query", "key")}  # fmt: skip

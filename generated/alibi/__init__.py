@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d2d67c791911eb8b
-#   text hash     bd2c5f30851fcb63
+#   content hash  94443ae56eb2b17d
+#   text hash     ceea87ff76c753b1
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head."""
 

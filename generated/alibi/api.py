@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d2d67c791911eb8b
-#   text hash     62f2636ceb88453e
+#   content hash  94443ae56eb2b17d
+#   text hash     059ba19b568ac8df
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d2d67c791911eb8b
-#   text hash     101fa277629f1bd9
+#   content hash  94443ae56eb2b17d
+#   text hash     c031c469971633a9
 #   render with   attnforge render specs/alibi.yaml
 """The kernels: Causal attention with linear biases, one slope a head.
 

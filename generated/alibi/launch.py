@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d2d67c791911eb8b
-#   text hash     9e4a5702bdfcbe16
+#   content hash  94443ae56eb2b17d
+#   text hash     56f63c08a049e166
 #   render with   attnforge render specs/alibi.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

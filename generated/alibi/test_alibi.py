@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d2d67c791911eb8b
-#   text hash     e3c1152e8bc32184
+#   content hash  94443ae56eb2b17d
+#   text hash     37c9e938c8089951
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -159,17 +159,16 @@ def check(case, *, expanded_gradient=False, **changes):
     got = run(inputs, GRADIENTS, upstream=upstream)
     gold = run(widened(inputs), GRADIENTS, both(reference), upstream=upstream)
     low = run(inputs, GRADIENTS, rounding, upstream=upstream)
-    # a few sums over everything: their errors by chance are told by more draws of what comes in
+    # a few sums over everything tell little of each other: they are judged over several draws of what comes in
+    draws = [(got, gold, low)]
     for seed in range(8, 20):
         other = upstream_of(d_out.shape, d_lse.shape, seed)
         other = other[0].to(case.dtype), other[1]
-        sure = run(widened(inputs), GRADIENTS, both(reference), upstream=other)
-        rough = run(inputs, GRADIENTS, rounding, upstream=other)
-        for name in ["dslopes"]:
-            if name in gold:
-                worst = (rough[name].double() - sure[name]).abs().max()
-                wide = gold[name] + torch.maximum((low[name].double() - gold[name]).abs(), worst)
-                low[name] = wide.to(low[name].dtype)
+        calls = (inputs, None), (widened(inputs), both(reference)), (inputs, rounding)
+        draws.append([run(given, GRADIENTS, function, upstream=other) for given, function in calls])
+    for name in ["dslopes"]:
+        if name in gold:
+            got[name], gold[name], low[name] = (torch.stack([found[name] for found in side]) for side in zip(*draws))
     for name in gold:
         accept(f"{case} {name}", name, got[name], gold[name], low[name], case.dtype)
     check_exact(got, gold)
@@ -202,15 +201,16 @@ def accept(title, name, got, gold, low, dtype):
     if not rms(yard.flatten()) <= sane * rms(gold.flatten()) + 1e-2 * torch.finfo(dtype).eps:
         raise RuntimeError(f"{title}: the yardstick is off by {rms(yard.flatten()):.3g} of {rms(gold.flatten()):.3g}")
 
-    # Sums in float32 on a GPU: torch adds in a tree what kernels add one by one, which errs up to twice as much. Seen on
-    # an NVIDIA H200 with head sizes from 192 up and with single queries; a fault is a thousand times larger.
-    order = 2 if GPU and got.dtype == torch.float32 else 1
+    # Sums in float32 on a GPU: torch adds in a tree what kernels add one by one. On an NVIDIA H200 the largest error seen
+    # is 4.3 times the yardstick's, with a head size of 192 and single queries; a fault's is hundreds of times larger.
+    order = 3 if GPU and got.dtype == torch.float32 else 1
     limit = 2 * order * (yard.abs().max() + eps * gold.abs().max())
     # rows of one (batch, head, row), of one (batch, head) for the LSE; what has no such rows is taken whole
     shape = gold.shape if name in ("out", "dq", "dk", "dv", "lse") else (1, -1)
     row_error, row_yard, row_gold = (rms(x.reshape(shape)) for x in (error, yard, gold))
     # a row that hangs on one number errs by chance: none is held to less than half of the rows are
-    row_yard = torch.maximum(row_yard, row_yard.median())
+    alive = row_yard[row_gold > 0]
+    row_yard = torch.maximum(row_yard, alive.median() if alive.numel() else zero)
     row_limit = 4 * order * torch.maximum(row_yard, eps * row_gold) + 1e-6
     worst = (row_error / row_limit).max()
     note(title, error.abs().max(), limit, worst)

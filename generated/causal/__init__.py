@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7b46e0b5e55d57d2
-#   text hash     b51d42d70e446514
+#   content hash  6064252c7e2026d3
+#   text hash     e9fedc561e3325b6
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7b46e0b5e55d57d2
-#   text hash     31431f9f76cf1b19
+#   content hash  6064252c7e2026d3
+#   text hash     b6374b95422a1090
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7b46e0b5e55d57d2
-#   text hash     c7e46e69f91cfee9
+#   content hash  6064252c7e2026d3
+#   text hash     a82e60611446377e
 #   render with   attnforge render specs/causal.yaml
 """The kernels: Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7b46e0b5e55d57d2
-#   text hash     d184aeddea57fd9c
+#   content hash  6064252c7e2026d3
+#   text hash     a529babe4f076e8c
 #   render with   attnforge render specs/causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7b46e0b5e55d57d2
-#   text hash     4dca1a3c73ba83b2
+#   content hash  6064252c7e2026d3
+#   text hash     aca3c3bb3e56967d
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  29554c7834199f73
-#   text hash     99aebb66aeb8f04c
+#   content hash  3b716503ea43f421
+#   text hash     e7c6b6ccf0470296
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  29554c7834199f73
-#   text hash     d8c864dfbe0565b5
+#   content hash  3b716503ea43f421
+#   text hash     16fd3ca25a523b90
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  29554c7834199f73
-#   text hash     2046b00749b64d7b
+#   content hash  3b716503ea43f421
+#   text hash     e0474b3874343dba
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernels: Causal attention with as many key heads as query heads.
 

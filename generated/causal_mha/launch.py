@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  29554c7834199f73
-#   text hash     d83ca109380f89ee
+#   content hash  3b716503ea43f421
+#   text hash     944769acd2eb7c38
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

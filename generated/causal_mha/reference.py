@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  29554c7834199f73
-#   text hash     a698be1e25f0e192
+#   content hash  3b716503ea43f421
+#   text hash     ac708df335a17c18
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

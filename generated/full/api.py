@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  474ae85cafe6a195
-#   text hash     7438968924307ea2
+#   content hash  72d78487be99ed43
+#   text hash     19f2eebfcb2ac437
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  474ae85cafe6a195
-#   text hash     33b3ed26cecaf8e5
+#   content hash  72d78487be99ed43
+#   text hash     805b79e61d2d91ab
 #   render with   attnforge render specs/full.yaml
 """The kernels: Softmax attention without a mask.
 

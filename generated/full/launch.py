@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  474ae85cafe6a195
-#   text hash     558027fdbcbb122c
+#   content hash  72d78487be99ed43
+#   text hash     6d1668cadf911334
 #   render with   attnforge render specs/full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  474ae85cafe6a195
-#   text hash     99ae290cca187af3
+#   content hash  72d78487be99ed43
+#   text hash     71f012aed26308c8
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

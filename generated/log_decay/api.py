@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  0fb4900433da2ab1
-#   text hash     7fd48e7b1ccce8c0
+#   content hash  9bba93bcc490b938
+#   text hash     d42ebcd7579d17fe
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

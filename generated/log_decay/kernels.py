@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  0fb4900433da2ab1
-#   text hash     5401f1017a87f78d
+#   content hash  9bba93bcc490b938
+#   text hash     b73927731a901c6f
 #   render with   attnforge render specs/log_decay.yaml
 """The kernels: Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  0fb4900433da2ab1
-#   text hash     3bcb143b2f4a69c4
+#   content hash  9bba93bcc490b938
+#   text hash     6f7522876a8e0e7f
 #   render with   attnforge render specs/log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

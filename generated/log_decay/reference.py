@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  0fb4900433da2ab1
-#   text hash     27a14b975241d548
+#   content hash  9bba93bcc490b938
+#   text hash     a592513bdb8f60e1
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

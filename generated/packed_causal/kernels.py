@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  23ce38bdca6b2e86
-#   text hash     9f033e59b4b4f5ff
+#   content hash  8167106d7bfafcba
+#   text hash     cc3b490d3f691f93
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernels: Causal attention for sequences packed into one tensor.
 

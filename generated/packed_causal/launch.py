@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  23ce38bdca6b2e86
-#   text hash     d44523ab6eacb45c
+#   content hash  8167106d7bfafcba
+#   text hash     07ff4058a59117d3
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

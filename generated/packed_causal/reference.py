@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  23ce38bdca6b2e86
-#   text hash     8c6a4e829b2928e1
+#   content hash  8167106d7bfafcba
+#   text hash     32ae5e17825fa2af
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

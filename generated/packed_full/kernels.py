@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1c606f7626fa1de6
-#   text hash     89a517e2d4953c74
+#   content hash  62eb5b03692cb566
+#   text hash     ec88f4c4cf6c2c2f
 #   render with   attnforge render specs/packed_full.yaml
 """The kernels: Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1c606f7626fa1de6
-#   text hash     5bf32c106c0548ae
+#   content hash  62eb5b03692cb566
+#   text hash     edb03dd13eeefb5c
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

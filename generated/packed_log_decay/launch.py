@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  216d898bf8a448ac
-#   text hash     b90f9613b69dd50b
+#   content hash  3fd254098d033596
+#   text hash     da8fd1523d0d2b0c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

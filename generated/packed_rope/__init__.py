@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ee624e20ccea53fa
-#   text hash     240ed065df3cb37b
+#   content hash  b5a4332c3e99ed1b
+#   text hash     5e58283a285d0bcb
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ee624e20ccea53fa
-#   text hash     80c7f04095da7962
+#   content hash  b5a4332c3e99ed1b
+#   text hash     a6434daecc2c0722
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

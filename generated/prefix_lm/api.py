@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  8f1fb15a511c5ccc
-#   text hash     78dca93bf7f819d3
+#   content hash  11d4c730cd5b3196
+#   text hash     552a8c72aea09657
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

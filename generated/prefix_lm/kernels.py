@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  8f1fb15a511c5ccc
-#   text hash     3337ad6a5fd6bdf7
+#   content hash  11d4c730cd5b3196
+#   text hash     cfbfc644ad0bf3ea
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernels: Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  8f1fb15a511c5ccc
-#   text hash     a2cc7c91f2e38a38
+#   content hash  11d4c730cd5b3196
+#   text hash     67b3a81b1f06b4e7
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

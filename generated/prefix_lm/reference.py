@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  8f1fb15a511c5ccc
-#   text hash     fbcf31e34241deaf
+#   content hash  11d4c730cd5b3196
+#   text hash     fa9ec2b6fd3d9cce
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7456a2a7f7455606
-#   text hash     56ae0c6610c1a40e
+#   content hash  214788d00e33a450
+#   text hash     223ae1fac32593c4
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads."""
 

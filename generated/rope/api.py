@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7456a2a7f7455606
-#   text hash     cfd7222fefc160d1
+#   content hash  214788d00e33a450
+#   text hash     59785433e34bd856
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7456a2a7f7455606
-#   text hash     5b4bf9ccccbd7dd0
+#   content hash  214788d00e33a450
+#   text hash     c95047143c7acc58
 #   render with   attnforge render specs/rope.yaml
 """The kernels: Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7456a2a7f7455606
-#   text hash     f0146f47289af8b7
+#   content hash  214788d00e33a450
+#   text hash     f8f424eba3cae02b
 #   render with   attnforge render specs/rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7456a2a7f7455606
-#   text hash     b17a249cada4618d
+#   content hash  214788d00e33a450
+#   text hash     2cac3ebc3b881231
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  43fce0dc361dfec1
-#   text hash     e3501ec9065d5d35
+#   content hash  fe32cf9e0bf48609
+#   text hash     a7eabfc7518eb1dd
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  43fce0dc361dfec1
-#   text hash     b4a883aba680ea3b
+#   content hash  fe32cf9e0bf48609
+#   text hash     8a5cc9bb4e0e5137
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

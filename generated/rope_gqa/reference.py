@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  43fce0dc361dfec1
-#   text hash     1a500afd25769405
+#   content hash  fe32cf9e0bf48609
+#   text hash     a423c70cab815f35
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  289660aa2a190002
-#   text hash     2c55157c8f50125b
+#   content hash  8f0c2630a0ef71b0
+#   text hash     8b117e15f7719c11
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components."""
 

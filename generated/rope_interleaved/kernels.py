@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  289660aa2a190002
-#   text hash     e2114f7e9613e703
+#   content hash  8f0c2630a0ef71b0
+#   text hash     71e99817aac682e3
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernels: Causal attention with rotary embedding of neighbouring components.
 

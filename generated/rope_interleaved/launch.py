@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  289660aa2a190002
-#   text hash     51f0e251a705ad4a
+#   content hash  8f0c2630a0ef71b0
+#   text hash     018bd09e880bb304
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

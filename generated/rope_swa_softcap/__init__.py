@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  fa884db104b76cfe
-#   text hash     3aa7f1520cc0cf9c
+#   content hash  39c1cc0658dc5d3a
+#   text hash     25bb988e3776e777
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores."""
 

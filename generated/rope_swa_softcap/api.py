@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  fa884db104b76cfe
-#   text hash     b73570ada96de42a
+#   content hash  39c1cc0658dc5d3a
+#   text hash     16e938afc2bc5099
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  fa884db104b76cfe
-#   text hash     16fb0a79070abba3
+#   content hash  39c1cc0658dc5d3a
+#   text hash     f58ba510893fd979
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernels: Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  808acd617c8aab66
-#   text hash     6e31e91eab6750da
+#   content hash  6ac43790ec65c0ff
+#   text hash     d758e9a7a8fcd694
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  636ff604a528cb10
-#   text hash     8a043a7fb05e9b44
+#   content hash  b76717b702541077
+#   text hash     501fb7fd3faef762
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  636ff604a528cb10
-#   text hash     ee5b057916711c3c
+#   content hash  b76717b702541077
+#   text hash     281f259bfab86f74
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernels: Causal attention to the 1024 most recent keys.
 

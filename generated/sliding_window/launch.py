@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  636ff604a528cb10
-#   text hash     eabaa4a8eb5e7405
+#   content hash  b76717b702541077
+#   text hash     267129a2ab3e325b
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

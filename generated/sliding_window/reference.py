@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  636ff604a528cb10
-#   text hash     fa8503ae8057e7f8
+#   content hash  b76717b702541077
+#   text hash     8b2d3eb76e473264
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1c8c328498cbe60e
-#   text hash     6c60e6a8aa10a59a
+#   content hash  cfb1447e6dc3d9f4
+#   text hash     ea5308e2b083fabf
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1c8c328498cbe60e
-#   text hash     e38a5a07982aa15d
+#   content hash  cfb1447e6dc3d9f4
+#   text hash     7a19b09329ba03e8
 #   render with   attnforge render specs/softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1c8c328498cbe60e
-#   text hash     4f66e4f1baf4b673
+#   content hash  cfb1447e6dc3d9f4
+#   text hash     370aedf04b103702
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import click
 
 from . import emit
-from .plan import Kernel, Plan
+from .faces import Kernel
+from .plan import Plan
 from .tiles import Tile
 
 _SHARED_LIMIT = {"sm_80": 163, "sm_86": 99, "sm_89": 99, "sm_90": 227, "sm_100": 227, "sm_120": 99}  # KiB
@@ -70,7 +71,7 @@ def cases(package: emit.Package, planned: Plan, folder: Path, head_dim: int, dty
         kernels = importlib.import_module(f"generated.{package.name}.kernels")
     finally:
         sys.path.remove(str(folder))
-    return [_case(kernel, getattr(kernels, kernel.name), planned, head_dim, dtype) for kernel in planned.kernels]
+    return [_case(kernel, getattr(kernels, kernel.name), planned, head_dim, dtype) for kernel in planned.faces.kernels]
 
 
 def _case(kernel: Kernel, function: Any, planned: Plan, head_dim: int, dtype: str) -> Case:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
-from . import header
+from . import header, resources
 
 try:
     import fcntl
@@ -161,6 +161,8 @@ def _abandoned(packages: Sequence[Package], out: Path) -> Iterator[Finding]:
         if found:
             source = PurePosixPath(found.source)
             homes = folders.get(source.parent, set())
+            if source.stem in resources.variants() and source.parent.name == resources.specs().name:
+                continue
             if homes and not any((home / source.name).exists() for home in homes):
                 yield from _generated(folder, abandoned=True)
 

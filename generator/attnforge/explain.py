@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
 
-from . import calculus, picture, plan, printers, ranges
+from . import calculus, picture, plan, printers, ranges, walk
+from .binding import Side
 from .expression import Node
 from .printers import Text
 from .spec import Spec
@@ -89,22 +89,14 @@ def _keywords(spec: Spec) -> str:
     return _section("Keywords", lines)
 
 
-def _spans(spec: Spec, along: str) -> tuple[ranges.Span, ...]:
-    keeps = [mask.keep for mask in spec.masks]
-    mask = functools.reduce(lambda a, b: Node("and", (a, b), type="bool"), keeps) if keeps else None
-    inputs = {i.name: i.axes for i in spec.inputs}
-    minimums = {o.keyword: o.minimum for o in spec.options if o.minimum is not None}
-    return ranges.spans(mask, "k" if along == "k" else "q", inputs, minimums)
-
-
 def _ranges(spec: Spec) -> str:
     if not spec.masks:
         return _section("Tiles", [("every key is visible: all tiles are full", "")])
     lines: list[tuple[str, str]] = []
-    for along, name, other in (("k", "keys", "queries"), ("q", "queries", "keys")):
-        side = "q" if along == "k" else "k"
+    directions: tuple[tuple[Side, Side, str, str], ...] = (("k", "q", "keys", "queries"), ("q", "k", "queries", "keys"))
+    for along, side, name, other in directions:
         lines.append((f"{name} that the {other} {side}_first to {side}_last need", ""))
-        for span in _spans(spec, along):
+        for span in walk.spans(spec, along):
             full = _interval(span.full_lo, span.full_hi) if span.can_be_full else "nowhere"
             lines.append((f"  {_interval(span.lo, span.hi)}", f"without a mask in {full}"))
     return _section("Tiles", lines)
@@ -140,7 +132,7 @@ def _picture(spec: Spec, q_len: int, k_len: int) -> str:
 
 def tiles(spec: Spec, q_len: int, k_len: int, size: int) -> Iterator[list[str]]:
     """For each tile of queries what becomes of each tile of keys: full '#', mixed '/' or skipped '.'."""
-    spans = _spans(spec, "k")
+    spans = walk.spans(spec, "k")
     for start in range(0, q_len, size):
         first = start + k_len - q_len
         last = min(start + size, q_len) - 1 + k_len - q_len

@@ -11,7 +11,7 @@ from .yaml_source import Entry, Value
 
 
 def near(word: str, known: Collection[str]) -> str:
-    """" (did you mean 'x'?)", where something known is close."""
+    """ " (did you mean 'x'?)", where something known is close."""
     found = difflib.get_close_matches(word, sorted(known), 1)
     return f" (did you mean {found[0]!r}?)" if found else ""
 

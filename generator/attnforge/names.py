@@ -10,23 +10,31 @@ from .parser import WORDS
 
 # keywords that the generated functions have anyway
 CALL = frozenset(
-    "q k v scale return_lse cu_seqlens cu_seqlens_q cu_seqlens_k max_seqlen max_seqlen_q max_seqlen_k cos sin positions".split()
+    """
+    cos cu_seqlens cu_seqlens_k cu_seqlens_q k max_seqlen max_seqlen_k max_seqlen_q positions q return_lse scale
+    sin v
+    """.split()  # noqa: SIM905
 )
 # what the generated files call their own values
 _LOCAL = frozenset(
     """
-    acc angles attention attend backward batch block case count ctx cuts_k cuts_q delta device dims dk dlse dout
-    dp dq ds dtype dv first forward found full full_first full_last generator got grad gradients grads h heads hi
-    i inputs inside k_desc k_end k_first k_last k_len k_offset k_pos k_start k_tile k_total keep kernels key kv_h kv_heads l
-    launch last left length lengths lens lo longest low lse lses m m_new make math names numbers os out out_dtype
-    lse_dtype outs p pair pivot position q_desc q_end q_first q_last q_len q_offset q_pos q_start q_tile q_total query
-    reference result rotate rounds_to row rows scan self sequence shape shift shrink sizes slope span speeds step stride
-    sums tensors test tile tiles tl token tokens top torch total triton units upstream value visible wanted weight
-    contextlib itertools json pytest annotations dataclass field replace
-    """.split()
+    acc angles annotations attend attention backward batch block case contextlib count ctx cuts_k cuts_q
+    dataclass delta device dims dk dlse dout dp dq ds dtype dv field first forward found full full_first
+    full_last generator got grad gradients grads h heads hi i inputs inside itertools json k_desc k_end k_first
+    k_last k_len k_offset k_pos k_start k_tile k_total keep kernels key kv_h kv_heads l last launch left length
+    lengths lens lo longest low lse lse_dtype lses m m_new make math names numbers os out out_dtype outs p pair
+    pivot position pytest q_desc q_end q_first q_last q_len q_offset q_pos q_start q_tile q_total query
+    reference replace result rotate rounds_to row rows scan self sequence shape shift shrink sizes slope span
+    speeds step stride sums tensors test tile tiles tl token tokens top torch total triton units upstream value
+    visible wanted weight
+    """.split()  # noqa: SIM905
 )
 _ENDINGS = ("_ptr", "_desc", "_tile", "_base", "_sum", "_q", "_k", "_slope", "_turned")
-_MODULES = frozenset("attnforge torch triton math os generated tests test kernels launch api reference".split())
+_MODULES = frozenset(
+    """
+    api attnforge generated kernels launch math os reference test tests torch triton
+    """.split()  # noqa: SIM905
+)
 
 
 def wrong_keyword(name: str) -> str | None:

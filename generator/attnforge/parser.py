@@ -25,7 +25,15 @@ Place = Callable[[int], Location]
 LONGEST, DEEPEST, LARGEST = 10_000, 50, 2**28
 IMPLICIT = {"batch": "b", "head": "h", "kv_head": "kv_h", "query": "q", "key": "k"}
 FLOAT_FUNCTIONS = ("exp", "log", "sqrt", "tanh", "sigmoid", "softplus", "sin", "cos")
-ARGUMENTS = {**dict.fromkeys(FLOAT_FUNCTIONS, 1), "abs": 1, "floor": 1, "clamp": 3, "where": 3, "min": None, "max": None}
+ARGUMENTS = {
+    **dict.fromkeys(FLOAT_FUNCTIONS, 1),
+    "abs": 1,
+    "floor": 1,
+    "clamp": 3,
+    "where": 3,
+    "min": None,
+    "max": None,
+}
 VARIABLES = {
     "mask": ("q", "k", "b", "h", "kv_h", "q_len", "k_len"),
     "score": ("score", "q", "k", "b", "h", "kv_h", "q_len", "k_len"),
@@ -174,7 +182,12 @@ class _Walk:
             return Node("num", (), value, "bool", tree.col_offset)
         if isinstance(value, int):
             if abs(value) > LARGEST:
-                self.fail(tree, f"whole numbers may go up to 2**28; write {value}.0 for a float" if value < 10**15 else "this number is too large")
+                self.fail(
+                    tree,
+                    f"whole numbers may go up to 2**28; write {value}.0 for a float"
+                    if value < 10**15
+                    else "this number is too large",
+                )
                 return None
             return Node("num", (), value, "int", tree.col_offset)
         if isinstance(value, float):
@@ -182,7 +195,11 @@ class _Walk:
                 self.fail(tree, "this number is too large")
                 return None
             return Node("num", (), value, "float", tree.col_offset)
-        name = "None" if value is None else {str: "a string", bytes: "a string", complex: "a complex number"}.get(type(value), "this")
+        name = (
+            "None"
+            if value is None
+            else {str: "a string", bytes: "a string", complex: "a complex number"}.get(type(value), "this")
+        )
         self.fail(tree, f"{name} is not part of the language")
         return None
 
@@ -219,7 +236,12 @@ class _Walk:
         name = tree.value.id
         if name not in self.scope.inputs:
             known = name in self.scope.names()
-            self.fail(tree, f"{name} is not an input: it cannot be indexed" if known else f"unknown name {name!r}{self._near(name)}")
+            self.fail(
+                tree,
+                f"{name} is not an input: it cannot be indexed"
+                if known
+                else f"unknown name {name!r}{self._near(name)}",
+            )
             return None
         index = tree.slice
         return self._input(tree, name, list(index.elts) if isinstance(index, ast.Tuple) else [index])
@@ -227,7 +249,9 @@ class _Walk:
     def _input(self, tree: ast.expr, name: str, written: list[ast.expr]) -> Node | None:
         given = self.scope.inputs[name]
         explicit = [axis for axis in given.axes if axis not in IMPLICIT]
-        right = f"{name}[{', '.join(IMPLICIT[axis] for axis in given.axes)}]" if not explicit else f"{name}[q] or {name}[k]"
+        right = (
+            f"{name}[{', '.join(IMPLICIT[axis] for axis in given.axes)}]" if not explicit else f"{name}[q] or {name}[k]"
+        )
         if not explicit:
             names = [index.id if isinstance(index, ast.Name) else None for index in written]
             if written and names != [IMPLICIT[axis] for axis in given.axes]:
@@ -240,7 +264,9 @@ class _Walk:
             return None
         index = written[0]
         if isinstance(index, ast.Name) and index.id in ("q", "k"):
-            return Node("input", (Node("var", (), index.id, "int", index.col_offset),), given.name, given.dtype, tree.col_offset)
+            return Node(
+                "input", (Node("var", (), index.id, "int", index.col_offset),), given.name, given.dtype, tree.col_offset
+            )
         if self.visit(index) is not None:
             self.fail(index, f"an index other than q or k is not supported yet: write {right}")
         return None

@@ -10,6 +10,7 @@ from typing import Literal
 from . import printers, tiles, walk
 from .binding import ROW_AXES, Sum, View, seen_axes
 from .expression import Node
+from .faces import Faces, Kernel
 from .spec import Input, Spec
 from .walk import Walk
 
@@ -29,35 +30,6 @@ class Argument:
     minimum: float | None = None
     maximum: float | None = None
     doc: str = ""
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """What a kernel takes, and the launcher's text for it."""
-
-    name: str
-    type: str  # tiles, *T (pointer to elements as q has them), *fp32, *i32, *i1, i32, fp32, constexpr
-    given: str
-    block: tuple[str, str] = ("", "")  # rows and columns of tiles
-
-    @property
-    def varies(self) -> bool:
-        """Whether the compiler must not bind itself to this call's value: lengths and options change from call to call."""
-        return self.type == "i32" and "_stride_" not in self.name
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """A kernel's face; `step` are the parameters of the function that handles one tile."""
-
-    name: str
-    parameters: tuple[Parameter, ...]
-    step: tuple[str, ...] = ()
-
-    @property
-    def varying(self) -> tuple[str, ...]:
-        """The parameters that the compiler must not bind itself to."""
-        return tuple(p.name for p in self.parameters if p.varies)
 
 
 @dataclass(frozen=True)
@@ -89,15 +61,11 @@ class Plan:
     arguments: tuple[Argument, ...]
     by_query: View  # the terms as the forward and dq kernels read them
     by_key: View  # the terms as the dkv kernel reads them
+    faces: Faces
     keys: Walk
     queries: Walk
     helpers: tuple[str, ...]
-    tables: tuple[dict[str, dict[int, tuple[tiles.Tile, ...]]], ...] = (tiles.HALF, tiles.SINGLE)
-
-    @property
-    def kv(self) -> str:
-        """What kernels call the key head."""
-        return "kv_h" if self.spec.grouped else "h"
+    tables: tuple[tiles.Table, ...] = (tiles.HALF, tiles.SINGLE)
 
     @property
     def totals(self) -> tuple[str, ...]:
@@ -164,8 +132,8 @@ class Plan:
     def passes(self) -> tuple[Pass, ...]:
         """The two halves of the backward pass."""
         return (
-            self._pass(self.dq, self.by_query, {0: ("dq", "q")}, "q.shape[-2]"),
-            self._pass(self.dkv, self.by_key, {1: ("dk", "k"), 2: ("dv", "v")}, "k.shape[-2]"),
+            self._pass(self.faces.dq, self.by_query, {0: ("dq", "q")}, "q.shape[-2]"),
+            self._pass(self.faces.dkv, self.by_key, {1: ("dk", "k"), 2: ("dv", "v")}, "k.shape[-2]"),
         )
 
     def _pass(self, kernel: Kernel, view: View, made: dict[int, tuple[str, str]], heads: str) -> Pass:
@@ -183,201 +151,6 @@ class Plan:
         condition = " or ".join(f"wanted[{i}]" for i in wanted)
         return Pass(kernel, view.own == "q", heads, condition, tuple(lines), partial)
 
-    # -- the kernels' faces --------------------------------------------------------------------------------------
-
-    @cached_property
-    def forward(self) -> Kernel:
-        """One tile of queries, over the keys that it sees."""
-        step = self._step(self.by_query, ("acc", "m", "l", "q_tile", "k_desc", "v_desc"), [line.text for line in self.by_query.score])
-        return Kernel(
-            "forward",
-            (
-                *self._operands("q_desc", "k_desc", "v_desc"),
-                Parameter("out_ptr", "*T", "out"),
-                Parameter("lse_ptr", "*fp32", "lse"),
-                *self._sizes(),
-                *self._given(self.by_query),
-                *self._constants("GROUP", "DV", "BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "PRECISION"),
-            ),
-            step,
-        )
-
-    @cached_property
-    def delta(self) -> Kernel:
-        """The rows' sums of out times its gradient."""
-        return Kernel(
-            "backward_preprocess",
-            (
-                *self._operands("out_desc", "dout_desc"),
-                Parameter("delta_ptr", "*fp32", "delta"),
-                *self._sizes(keys=False, scale=False),
-                *self._constants("BLOCK_M", "BLOCK_DV"),
-            ),
-        )
-
-    @cached_property
-    def dkv(self) -> Kernel:
-        """The gradients of a tile of keys, over the queries that see it."""
-        names = ("dk", "dv", *(s.name for s in self.by_key.sums), "k_tile", "v_tile", "q_desc", "dout_desc", "lse_base", "delta_base")
-        return Kernel(
-            "backward_dkv",
-            (
-                *self._operands("q_desc", "k_desc", "v_desc", "dout_desc"),
-                Parameter("dk_ptr", "*T", "dk"),
-                Parameter("dv_ptr", "*T", "dv"),
-                Parameter("lse_ptr", "*fp32", "lse"),
-                Parameter("delta_ptr", "*fp32", "delta"),
-                *self._sizes(),
-                *self._given(self.by_key),
-                *(Parameter(f"{s.name}_ptr", "*fp32", s.name) for s in self.by_key.sums),
-                *self._constants("GROUP", "D", "DV", "BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "PRECISION"),
-            ),
-            self._step(self.by_key, names, self._backward_texts(self.by_key)),
-        )
-
-    @cached_property
-    def dq(self) -> Kernel:
-        """The gradients of a tile of queries, over the keys that it sees."""
-        names = ("dq", *(s.name for s in self.by_query.sums), "q_tile", "dout_tile", "lse", "delta", "k_desc", "v_desc")
-        return Kernel(
-            "backward_dq",
-            (
-                *self._operands("q_desc", "k_desc", "v_desc", "dout_desc"),
-                Parameter("dq_ptr", "*T", "dq"),
-                Parameter("lse_ptr", "*fp32", "lse"),
-                Parameter("delta_ptr", "*fp32", "delta"),
-                *self._sizes(),
-                *self._given(self.by_query),
-                *(Parameter(f"{s.name}_ptr", "*fp32", s.name) for s in self.by_query.sums),
-                *self._constants("GROUP", "D", "BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "PRECISION"),
-            ),
-            self._step(self.by_query, names, self._backward_texts(self.by_query)),
-        )
-
-    @cached_property
-    def rotate(self) -> Kernel:
-        """Pairs of components of q and k, turned by the angles of their positions."""
-        sides = []
-        for x, rows in (("q", "Hq"), ("k", "Hkv")):
-            axes = ("token", "head", "column") if self.spec.packed else ("batch", "token", "head", "column")
-            sides += [Parameter(f"{x}_ptr", "*T", x)]
-            sides += [Parameter(f"{x}_stride_{axis}", "i32", f"{x}.stride({i})") for i, axis in enumerate(axes)]
-            sides += [Parameter(f"{x}_turned_ptr", "*T", f"{x}_turned")]
-            sides += [
-                Parameter(f"{x}_turned_stride_{axis}", "i32", f"{x}_turned.stride({i})")
-                for i, axis in enumerate(axes[:-1])
-            ]
-        batch = () if self.spec.packed else (Parameter("positions_stride_batch", "i32", "0 if positions is None else positions.stride(0)"),)
-        tables = [
-            Parameter("cos_ptr", "*fp32", "cos"),
-            Parameter("cos_stride_row", "i32", "cos.stride(0)"),
-            Parameter("cos_stride_column", "i32", "cos.stride(1)"),
-            Parameter("sin_ptr", "*fp32", "sin"),
-            Parameter("sin_stride_row", "i32", "sin.stride(0)"),
-            Parameter("sin_stride_column", "i32", "sin.stride(1)"),
-            Parameter("positions_ptr", "*i32", "positions"),
-            *batch,
-            Parameter("positions_stride_token", "i32", "0 if positions is None else positions.stride(-1)"),
-            Parameter("position_end", "i32", "cos.shape[0]"),
-        ]
-        constants = self._constants("D", "HALF", "BLOCK_T", "BLOCK_HALF")
-        rest = self._constants("BLOCK_REST") if self.spec.rope and self.spec.rope.dims else ()
-        return Kernel("rotate", (*sides, *tables, *self._sizes(scale=False), Parameter("Hkv", "i32", "k.shape[-2]"), Parameter("sign", "fp32", "sign"), *constants, *rest))
-
-    @cached_property
-    def scan(self) -> Kernel:
-        """Cumulative sums over the tokens of each sequence."""
-        outer = ("head", "token") if self.spec.packed else ("batch", "head", "token")
-        lengths = (
-            (Parameter("cu_seqlens_ptr", "*i32", "cu_seqlens_k"), Parameter("total", "i32", "x.shape[-1]"))
-            if self.spec.packed
-            else (Parameter("count", "i32", "x.shape[-1]"),)
-        )
-        return Kernel(
-            "scan",
-            (
-                Parameter("x_ptr", "*fp32", "x"),
-                *(Parameter(f"x_stride_{axis}", "i32", f"x.stride({i})") for i, axis in enumerate(outer)),
-                Parameter("sums_ptr", "*fp32", "sums"),
-                *lengths,
-                Parameter("heads", "i32", "x.shape[-2]"),
-                Parameter("REVERSE", "constexpr", "reverse"),
-                Parameter("BLOCK", "constexpr", "block"),
-            ),
-        )
-
-    @property
-    def kernels(self) -> tuple[Kernel, ...]:
-        """All kernels of the package."""
-        found = (self.forward, self.delta, self.dkv, self.dq)
-        return found + ((self.rotate,) if self.spec.rope else ()) + ((self.scan,) if self.scanned else ())
-
-    # -- pieces of faces -----------------------------------------------------------------------------------------
-
-    def _operands(self, *names: str) -> Iterable[Parameter]:
-        rows = {"k": "BLOCK_N", "v": "BLOCK_N"}
-        columns = {"q": "BLOCK_D", "k": "BLOCK_D"}
-        for name in names:
-            x = name.removesuffix("_desc")
-            yield Parameter(name, "tiles", x, (rows.get(x, "BLOCK_M"), columns.get(x, "BLOCK_DV")))
-
-    def _sizes(self, *, keys: bool = True, scale: bool = True) -> Iterable[Parameter]:
-        if self.spec.packed:
-            yield Parameter("cu_seqlens_q_ptr", "*i32", "cu_seqlens_q")
-            if keys:
-                yield Parameter("cu_seqlens_k_ptr", "*i32", "cu_seqlens_k")
-            yield Parameter("q_total", "i32", "q.shape[0]")
-            if keys:
-                yield Parameter("k_total", "i32", "k.shape[0]")
-        else:
-            yield Parameter("q_len", "i32", "q.shape[1]")
-            if keys:
-                yield Parameter("k_len", "i32", "k.shape[1]")
-        yield Parameter("Hq", "i32", "q.shape[-2]")
-        if scale:
-            yield Parameter("scale", "fp32", "scale")
-
-    def _given(self, view: View) -> Iterable[Parameter]:
-        for option in self.spec.options:
-            yield Parameter(option.keyword, {"int": "i32", "float": "fp32"}[option.type], option.keyword)
-        for given in self.spec.inputs:
-            kind = {"float": "fp32", "int": "i32", "bool": "i1"}[given.dtype]
-            if not given.axes:
-                yield Parameter(given.name, kind, given.name)
-                continue
-            yield Parameter(f"{given.name}_ptr", "*" + kind, given.name)
-            for i, name in enumerate(view.strides(given)):
-                yield Parameter(name, "i32", f"_stride({given.name}, {i})")
-
-    def _constants(self, *names: str) -> Iterable[Parameter]:
-        return [Parameter(n, "constexpr", _CONSTANTS.get(n, n.lower())) for n in names if n != "GROUP" or self.spec.grouped]
-
-    def _step(self, view: View, own: tuple[str, ...], texts: Iterable[str]) -> tuple[str, ...]:
-        """A step's parameters: its own names, where it stands, and what the terms' texts read."""
-        by_query = view.own == "q"
-        place = ("k_offset" if by_query else "q_offset") if self.spec.packed else "b"
-        where = (self.kv, "k_start", "k_len") if by_query else ("h", "q_start", "q_len", "k_len")
-        known = (*own, place, *where, "scale" if self.spec.scores else "units")
-        inside = ("k_pos",) if by_query else ("q_pos", "q_first")
-        texts = [*texts, *(line.text for line in view.keep), *view.loads("step")]
-        blocks = ("BLOCK_N" if by_query else "BLOCK_M", "BLOCK_D", "BLOCK_DV", "PRECISION", "MASKED")
-        return (*known, *view.passed(texts, {*known, *inside}), *blocks)
-
-    def _backward_texts(self, view: View) -> list[str]:
-        found = []
-        for term in view.terms:
-            found += [term.value, *(text for _, text in term.before)]
-        return found
-
-
-_CONSTANTS = {
-    "D": "q.shape[-1]",
-    "DV": "v.shape[-1]",
-    "GROUP": "q.shape[-2] // k.shape[-2]",
-    "PRECISION": "_precision(q)",
-    "HALF": "cos.shape[1]",
-}
-
 
 def build(spec: Spec) -> Plan:
     """Works out all that the templates print."""
@@ -388,6 +161,7 @@ def build(spec: Spec) -> Plan:
         tuple(_arguments(spec)),
         by_query,
         by_key,
+        Faces(spec, by_query, by_key),
         walk.build(spec, "k"),
         walk.build(spec, "q"),
         tuple(sorted(helpers)),
@@ -399,7 +173,9 @@ def _arguments(spec: Spec) -> Iterable[Argument]:
         yield Argument("cos", "tensor", "float", doc="cosines of the angles, row p for position p")
         yield Argument("sin", "tensor", "float", doc="sines of the angles, row p for position p")
         rows = ("token",) if spec.packed else ("batch", "token")
-        yield Argument("positions", "tensor", "int", rows, optional=True, doc="rows of cos and sin, for keys and queries")
+        yield Argument(
+            "positions", "tensor", "int", rows, optional=True, doc="rows of cos and sin, for keys and queries"
+        )
     for option in spec.options:
         yield Argument(option.keyword, "scalar", option.type, minimum=option.minimum, maximum=option.maximum)
     for given in spec.inputs:
@@ -423,7 +199,8 @@ def _default(given: Input) -> str:
     assert given.default is not None
     node = given.default
     if not given.axes or not any(n.op == "var" and n.value == "h" for n in node.walk()):
-        return f"torch.full(({', '.join('1' for _ in given.axes)},), {printers.torch(node, _plain)}, dtype=dtype, device=device)"
+        ones = "(" + "1, " * len(given.axes) + ")"
+        return f"torch.full({ones}, {printers.torch(node, _plain)}, dtype=dtype, device=device)"
     text = printers.torch(node, _plain)
     shape = tuple(-1 if axis == "head" else 1 for axis in given.axes)
     view = "" if len(shape) == 1 else f".view({', '.join(map(str, shape))})"
@@ -435,7 +212,7 @@ def _plain(node: Node) -> str:
 
 
 def _reduced(given: Input, spec: Spec) -> str:
-    """Torch text from `total`, with axes (batch, head, row or tile) or in packed sequences (head, row), to the input's axes."""
+    """Torch text from `total` to an input's gradient; rows of packed sequences have no batch axis."""
     rows = any(axis in ROW_AXES for axis in given.axes)
     row_axis = next((axis for axis in given.axes if axis in ROW_AXES), "row")
     dims = ["head", row_axis] if spec.packed and rows else ["batch", "head", row_axis]

@@ -73,12 +73,17 @@ class Spec:
 
 
 def load(path: Path, *, terms: Sequence[Path]) -> Spec:
-    """The spec of a file; `terms` are the folders of term files, searched in order. Raises SpecError with all mistakes."""
+    """The spec of a file; `terms` are the folders of terms, searched in order. Raises SpecError with all mistakes."""
     problems = Problems()
     spec = _Loader(path, terms, problems).spec()
     problems.raise_if_any()
     assert spec is not None
     return spec
+
+
+def _source(path: Path) -> str:
+    """How generated files name a spec, whatever the working folder is."""
+    return f"specs/{path.name}" if path.resolve().parent.name == "specs" else path.name
 
 
 @dataclass(frozen=True)
@@ -112,7 +117,7 @@ class _Loader:
         grouped = fields.choice("heads", ("grouped", "equal"), "grouped") == "grouped"
         rope = self._rope(fields.get("rope"))
         masks = [found for item in self._list(fields, "mask") if (found := self._mask(item))]
-        scores = [found for item in self._list(fields, "score") if (found := self._score(item))]
+        scores = [term for item in self._list(fields, "score") if (term := self._score(item))]
         for key in ("sink", "dropout"):
             if fields.truth(key):
                 self.problems.add(fields.found[key].at, f"{key} is not supported yet")
@@ -123,7 +128,7 @@ class _Loader:
         return Spec(
             name,
             fields.text("description") or f"The attention variant {name}.",
-            f"specs/{name}.yaml",
+            _source(self.path),
             packed,
             grouped,
             rope,
@@ -197,8 +202,8 @@ class _Loader:
             if inner is None:
                 self.problems.add(value.at, "not: expected a term, as in `not: causal`")
             return found and MaskTerm(f"not {found.label}", Node("not", (found.keep,), None, "bool"))
-        found_term = self._term(value, word, inner, "mask")
-        return found_term and MaskTerm(*found_term)
+        term = self._term(value, word, inner, "mask")
+        return term and MaskTerm(*term)
 
     def _joined(self, value: Value, word: str, inner: Value | None) -> MaskTerm | None:
         items = list(inner.items()) if inner is not None else []
@@ -231,12 +236,16 @@ class _Loader:
         if len(entries) == 1:
             return entries[0].key, entries[0].value
         if value.mapping:
-            self.problems.add(value.at, f"expected a term with one name, got {len(entries)} keys: options go one level deeper")
+            self.problems.add(
+                value.at, f"expected a term with one name, got {len(entries)} keys: options go one level deeper"
+            )
         else:
             self.problems.add(value.at, f"expected a term, got {value.raw or value.kind}")
         return None, None
 
-    def _term(self, value: Value, word: str | None, inner: Value | None, kind: Literal["mask", "score"]) -> tuple[str, Node] | None:
+    def _term(
+        self, value: Value, word: str | None, inner: Value | None, kind: Literal["mask", "score"]
+    ) -> tuple[str, Node] | None:
         if word is None:
             return None
         if word == "expr":
@@ -269,7 +278,10 @@ class _Loader:
                 given = self.own[str(found.value)]
                 self.read.add(given.name)
                 if kind == "mask" and given.grad:
-                    self.problems.add(inner.place(found.column), f"{given.name} has a gradient, but a mask has no slope: set grad: false")
+                    self.problems.add(
+                        inner.place(found.column),
+                        f"{given.name} has a gradient, but a mask has no slope: set grad: false",
+                    )
                 self._take(given.name, given, "", value.at)
         return " ".join(inner.data.split()), node
 
@@ -280,7 +292,9 @@ class _Loader:
             whose = f"the term {known.term}" if known.term else "an input of this file"
             self.problems.add(at, f"the keyword {keyword!r} is taken already, by {whose}")
 
-    def _options(self, term: Term, at: Location, given: Value | None) -> Mapping[str, int | float | bool | Runtime] | None:
+    def _options(
+        self, term: Term, at: Location, given: Value | None
+    ) -> Mapping[str, int | float | bool | Runtime] | None:
         before = len(list(self.problems))
         if given is not None and not term.options:
             self.problems.add(given.at, f"{term.name} has no options")
@@ -292,7 +306,9 @@ class _Loader:
             if value is None:
                 if option.default is None:
                     if given is None or given.mapping:
-                        self.problems.add(at, f"{term.name}: {option.name} is missing, as in {term.name}: {{{option.name}: ...}}")
+                        self.problems.add(
+                            at, f"{term.name}: {option.name} is missing, as in {term.name}: {{{option.name}: ...}}"
+                        )
                 else:
                     found[option.name] = option.default
                 continue

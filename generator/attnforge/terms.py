@@ -18,7 +18,7 @@ ROW_AXES = ("query", "key", "token")
 AXES = ("batch", "head", "kv_head", *ROW_AXES)
 # terms of the language that this version does not have
 LATER = frozenset(
-    "chunked dilated segments global_tokens local_2d tree block_sparse bias relative_bias".split()
+    "chunked dilated segments global_tokens local_2d tree block_sparse bias relative_bias".split()  # noqa: SIM905
 )
 _EXAMPLES = {"mask": 'keep: "k <= q"', "score": 'score: "score + bias[k]"'}
 
@@ -112,7 +112,8 @@ def load(path: Path, problems: Problems) -> Term | None:
         return None
     known = ("name", "kind", "description", "options", "inputs", "keep", "score")
     fields = Fields(document, known, problems)
-    if fields.text("name") not in (None, path.stem) and (name := fields.get("name")):
+    name = fields.get("name")
+    if name is not None and fields.text("name") not in (None, path.stem):
         problems.add(name.at, f"name: expected the file's name, {path.stem}, got {name.data}")
     for key in ("name", "kind", "description"):
         if key not in fields:
@@ -128,8 +129,8 @@ def load(path: Path, problems: Problems) -> Term | None:
         problems.add(expression.at, f"{wanted}: expected an expression, got {expression.kind}")
     options = _options(fields.get("options"), problems)
     inputs = read_inputs(fields.get("inputs"), kind, problems)
-    for name in options.keys() & inputs.keys():
-        problems.add(fields.found["inputs"].at, f"{name!r} is both an option and an input")
+    for word in sorted(options.keys() & inputs.keys()):
+        problems.add(fields.found["inputs"].at, f"{word!r} is both an option and an input")
     if len(list(problems)) > before or expression is None:
         return None
     return Term(path.stem, kind, fields.text("description") or "", options, inputs, expression, path, document.plain())
@@ -171,7 +172,8 @@ def read_inputs(value: Value | None, kind: str, problems: Problems) -> dict[str,
     if not value.mapping:
         problems.add(value.at, f"inputs: expected a mapping, got {value.kind}")
     for entry in value.entries():
-        if why := names.wrong_keyword(entry.key):
+        why = names.wrong_keyword(entry.key)
+        if why:
             problems.add(entry.at, why)
             continue
         fields = Fields(entry.value, ("axes", "dtype", "grad", "scan", "default", "description"), problems)
@@ -202,7 +204,10 @@ def _input(name: str, fields: Fields, kind: str, problems: Problems) -> Input | 
     if grad and kind == "mask":
         fail("grad", "only inputs of score terms have a gradient: a mask has no slope")
     if grad and axes == ():
-        fail("grad", f"{name} is a number of the call, without axes: it has no gradient (a tensor of one element: axes [head] or [batch])")
+        fail(
+            "grad",
+            f"{name} is a number of the call, without axes: it has no gradient",
+        )
     if scan and (axes is None or "token" not in axes or dtype != "float"):
         fail("scan", "only float inputs with a token axis can be scanned")
     default = None
@@ -210,7 +215,9 @@ def _input(name: str, fields: Fields, kind: str, problems: Problems) -> Input | 
         if axes and set(axes) - {"head"}:
             fail("default", "only inputs with no other axis than head can have a default")
         elif isinstance(given.data, bool) or not isinstance(given.data, str | int | float):
-            fail("default", f"default: expected a number or an expression of h and heads, got {given.raw or given.kind}")
+            fail(
+                "default", f"default: expected a number or an expression of h and heads, got {given.raw or given.kind}"
+            )
         elif axes == ():
             fail("default", "a number of the call cannot have a default: make it an option of a term")
         elif dtype == "bool":

@@ -14,8 +14,10 @@ class Tile(NamedTuple):
     num_stages: int
 
 
+Table = dict[str, dict[int, tuple[Tile, ...]]]
+
 # head sizes up to the key; measured on an NVIDIA H200 (16-bit), later rows are for GPUs with less shared memory
-HALF = {
+HALF: Table = {
     "forward": {
         64: (Tile(128, 64, 4, 3), Tile(64, 64, 4, 2), Tile(32, 32, 4, 1)),
         128: (Tile(128, 128, 8, 3), Tile(64, 64, 4, 3), Tile(64, 32, 4, 2), Tile(32, 32, 4, 1)),
@@ -32,7 +34,7 @@ HALF = {
         256: (Tile(128, 64, 8, 2), Tile(64, 32, 4, 2), Tile(64, 32, 4, 1), Tile(32, 16, 4, 1)),
     },
 }
-SINGLE = {
+SINGLE: Table = {
     "forward": {
         64: (Tile(64, 64, 4, 2), Tile(32, 32, 4, 1)),
         128: (Tile(64, 32, 4, 2), Tile(32, 32, 4, 1)),

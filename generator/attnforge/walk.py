@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import re
 from dataclasses import dataclass
-from typing import Literal
 
 from . import printers, ranges
+from .binding import Side
 from .expression import Node
 from .ranges import Span
 from .spec import Spec
@@ -15,7 +15,7 @@ from .spec import Spec
 
 @dataclass(frozen=True)
 class Ends:
-    """One span's ends as rows or keys: what is needed, and the part of it that needs no mask; None where there is none."""
+    """One span's ends as rows or keys: what is needed, and the part of it that needs no mask, if any."""
 
     lo: str
     hi: str
@@ -45,7 +45,7 @@ def mask(spec: Spec) -> Node | None:
     return functools.reduce(lambda a, b: Node("and", (a, b), type="bool"), keeps) if keeps else None
 
 
-def spans(spec: Spec, along: Literal["k", "q"]) -> tuple[Span, ...]:
+def spans(spec: Spec, along: Side) -> tuple[Span, ...]:
     """The spans of a spec's mask; without one everything is full."""
     whole = mask(spec)
     if whole is None:
@@ -55,7 +55,7 @@ def spans(spec: Spec, along: Literal["k", "q"]) -> tuple[Span, ...]:
     return ranges.spans(whole, along, inputs, minimums)
 
 
-def build(spec: Spec, along: Literal["k", "q"]) -> Walk:
+def build(spec: Spec, along: Side) -> Walk:
     """The walk of query tiles' programs over keys, or of key tiles' programs over queries."""
     found = spans(spec, along)
     ends = tuple(_ends(span, along, spec) for span in found)

@@ -1,4 +1,4 @@
-"""YAML text -> values that know their place. Nothing of YAML's cleverness gets through: no aliases, tags or duplicates."""
+"""YAML text -> values that know their place. None of YAML's cleverness gets through: aliases, tags, duplicates."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -79,7 +80,7 @@ for _tag, _pattern, _first in (
     ("float", r"^[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?$", list("-+0123456789.")),
     ("float", r"^[-+]?\.(?:inf|Inf|INF)$|^\.(?:nan|NaN|NAN)$", list("-+.")),
 ):
-    _Resolver.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), _first)  # type: ignore[no-untyped-call]
+    _Resolver.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), _first)
 
 
 def read(path: Path, shown: str, problems: Problems) -> Value | None:
@@ -103,7 +104,7 @@ class _Reader:
         self.text, self.shown, self.problems = text, shown, problems
         self.lines = text.splitlines()
 
-    def location(self, mark: yaml.Mark) -> Location:
+    def location(self, mark: Any) -> Location:
         return self.at(mark.line, mark.column)
 
     def at(self, line: int, column: int) -> Location:
@@ -118,7 +119,9 @@ class _Reader:
         except yaml.reader.ReaderError as error:
             before = self.text[: error.position]
             line = before.count("\n")
-            self.problems.add(self.at(line, len(before) - before.rfind("\n") - 1), "this character is not allowed in YAML")
+            self.problems.add(
+                self.at(line, len(before) - before.rfind("\n") - 1), "this character is not allowed in YAML"
+            )
             return None
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
@@ -145,7 +148,8 @@ class _Reader:
                 return False
             tag = getattr(event, "tag", None)
             if tag and tag != "!":
-                self.problems.add(at, f"tags such as {tag.replace('tag:yaml.org,2002:', '!!')} are not part of the language")
+                tag = tag.replace("tag:yaml.org,2002:", "!!")
+                self.problems.add(at, f"tags such as {tag} are not part of the language")
                 return False
             if isinstance(event, yaml.CollectionStartEvent):
                 depth += 1
@@ -162,6 +166,7 @@ class _Reader:
             return Value(at, self._entries(node), True)
         if isinstance(node, yaml.SequenceNode):
             return Value(at, [self.value(item) for item in node.value])
+        assert isinstance(node, yaml.ScalarNode)
         return self._scalar(node, at)
 
     def _entries(self, node: yaml.MappingNode) -> list[Entry]:
@@ -190,7 +195,7 @@ class _Reader:
                 return Value(at, 0, raw=text)
             return Value(at, int(text), raw=text)
         if kind == "float":
-            number = float(text.replace(".inf", "inf").replace(".nan", "nan")) if text[-1].isdigit() or text[-1] == "." else math.inf
+            number = math.inf if text[-1].isalpha() else float(text)  # .inf, .nan
             if not math.isfinite(number):
                 self.problems.add(at, f"expected a finite number, got {text}")
                 return Value(at, 0.0, raw=text)

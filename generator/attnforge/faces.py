@@ -1,0 +1,279 @@
+"""The kernels' faces: what each takes, and what the host gives it. Written once, printed at definitions and calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+from .binding import View
+from .spec import Spec
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """What a kernel takes, and the launcher's text for it."""
+
+    name: str
+    type: str  # tiles, *T (pointer to elements as q has them), *fp32, *i32, *i1, i32, fp32, constexpr
+    given: str
+    block: tuple[str, str] = ("", "")  # rows and columns of tiles
+
+    @property
+    def varies(self) -> bool:
+        """Whether the compiler must not bind itself to this value: lengths and options change from call to call."""
+        return self.type == "i32" and "_stride_" not in self.name
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel's face; `step` are the parameters of the function that handles one tile."""
+
+    name: str
+    parameters: tuple[Parameter, ...]
+    step: tuple[str, ...] = ()
+
+    @property
+    def varying(self) -> tuple[str, ...]:
+        """The parameters that the compiler must not bind itself to."""
+        return tuple(p.name for p in self.parameters if p.varies)
+
+
+@dataclass(frozen=True)
+class Faces:
+    """The faces of a variant's kernels."""
+
+    spec: Spec
+    by_query: View
+    by_key: View
+
+    @property
+    def kv(self) -> str:
+        """What kernels call the key head."""
+        return "kv_h" if self.spec.grouped else "h"
+
+    @cached_property
+    def forward(self) -> Kernel:
+        """One tile of queries, over the keys that it sees."""
+        step = self._step(
+            self.by_query, ("acc", "m", "l", "q_tile", "k_desc", "v_desc"), [line.text for line in self.by_query.score]
+        )
+        return Kernel(
+            "forward",
+            (
+                *self._operands("q_desc", "k_desc", "v_desc"),
+                Parameter("out_ptr", "*T", "out"),
+                Parameter("lse_ptr", "*fp32", "lse"),
+                *self._sizes(),
+                *self._given(self.by_query),
+                *self._constants("GROUP", "DV", "BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "PRECISION"),
+            ),
+            step,
+        )
+
+    @cached_property
+    def delta(self) -> Kernel:
+        """The rows' sums of out times its gradient."""
+        return Kernel(
+            "backward_preprocess",
+            (
+                *self._operands("out_desc", "dout_desc"),
+                Parameter("delta_ptr", "*fp32", "delta"),
+                *self._sizes(keys=False, scale=False),
+                *self._constants("BLOCK_M", "BLOCK_DV"),
+            ),
+        )
+
+    @cached_property
+    def dkv(self) -> Kernel:
+        """The gradients of a tile of keys, over the queries that see it."""
+        names = (
+            "dk",
+            "dv",
+            *(s.name for s in self.by_key.sums),
+            "k_tile",
+            "v_tile",
+            "q_desc",
+            "dout_desc",
+            "lse_base",
+            "delta_base",
+        )
+        return Kernel(
+            "backward_dkv",
+            (
+                *self._operands("q_desc", "k_desc", "v_desc", "dout_desc"),
+                Parameter("dk_ptr", "*T", "dk"),
+                Parameter("dv_ptr", "*T", "dv"),
+                Parameter("lse_ptr", "*fp32", "lse"),
+                Parameter("delta_ptr", "*fp32", "delta"),
+                *self._sizes(),
+                *self._given(self.by_key),
+                *(Parameter(f"{s.name}_ptr", "*fp32", s.name) for s in self.by_key.sums),
+                *self._constants("GROUP", "D", "DV", "BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "PRECISION"),
+            ),
+            self._step(self.by_key, names, self._backward_texts(self.by_key)),
+        )
+
+    @cached_property
+    def dq(self) -> Kernel:
+        """The gradients of a tile of queries, over the keys that it sees."""
+        names = ("dq", *(s.name for s in self.by_query.sums), "q_tile", "dout_tile", "lse", "delta", "k_desc", "v_desc")
+        return Kernel(
+            "backward_dq",
+            (
+                *self._operands("q_desc", "k_desc", "v_desc", "dout_desc"),
+                Parameter("dq_ptr", "*T", "dq"),
+                Parameter("lse_ptr", "*fp32", "lse"),
+                Parameter("delta_ptr", "*fp32", "delta"),
+                *self._sizes(),
+                *self._given(self.by_query),
+                *(Parameter(f"{s.name}_ptr", "*fp32", s.name) for s in self.by_query.sums),
+                *self._constants("GROUP", "D", "BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "PRECISION"),
+            ),
+            self._step(self.by_query, names, self._backward_texts(self.by_query)),
+        )
+
+    @cached_property
+    def rotate(self) -> Kernel:
+        """Pairs of components of q and k, turned by the angles of their positions."""
+        sides = []
+        for x in ("q", "k"):
+            axes = ("token", "head", "column") if self.spec.packed else ("batch", "token", "head", "column")
+            sides += [Parameter(f"{x}_ptr", "*T", x)]
+            sides += [Parameter(f"{x}_stride_{axis}", "i32", f"{x}.stride({i})") for i, axis in enumerate(axes)]
+            sides += [Parameter(f"{x}_turned_ptr", "*T", f"{x}_turned")]
+            sides += [
+                Parameter(f"{x}_turned_stride_{axis}", "i32", f"{x}_turned.stride({i})")
+                for i, axis in enumerate(axes[:-1])
+            ]
+        batch = (
+            ()
+            if self.spec.packed
+            else (Parameter("positions_stride_batch", "i32", "0 if positions is None else positions.stride(0)"),)
+        )
+        tables = [
+            Parameter("cos_ptr", "*fp32", "cos"),
+            Parameter("cos_stride_row", "i32", "cos.stride(0)"),
+            Parameter("cos_stride_column", "i32", "cos.stride(1)"),
+            Parameter("sin_ptr", "*fp32", "sin"),
+            Parameter("sin_stride_row", "i32", "sin.stride(0)"),
+            Parameter("sin_stride_column", "i32", "sin.stride(1)"),
+            Parameter("positions_ptr", "*i32", "positions"),
+            *batch,
+            Parameter("positions_stride_token", "i32", "0 if positions is None else positions.stride(-1)"),
+            Parameter("position_end", "i32", "cos.shape[0]"),
+        ]
+        constants = self._constants("D", "HALF", "BLOCK_T", "BLOCK_HALF")
+        rest = self._constants("BLOCK_REST") if self.spec.rope and self.spec.rope.dims else ()
+        return Kernel(
+            "rotate",
+            (
+                *sides,
+                *tables,
+                *self._sizes(scale=False),
+                Parameter("Hkv", "i32", "k.shape[-2]"),
+                Parameter("sign", "fp32", "sign"),
+                *constants,
+                *rest,
+            ),
+        )
+
+    @cached_property
+    def scan(self) -> Kernel:
+        """Cumulative sums over the tokens of each sequence."""
+        outer = ("head", "token") if self.spec.packed else ("batch", "head", "token")
+        lengths = (
+            (Parameter("cu_seqlens_ptr", "*i32", "cu_seqlens_k"), Parameter("total", "i32", "x.shape[-1]"))
+            if self.spec.packed
+            else (Parameter("count", "i32", "x.shape[-1]"),)
+        )
+        return Kernel(
+            "scan",
+            (
+                Parameter("x_ptr", "*fp32", "x"),
+                *(Parameter(f"x_stride_{axis}", "i32", f"x.stride({i})") for i, axis in enumerate(outer)),
+                Parameter("sums_ptr", "*fp32", "sums"),
+                *lengths,
+                Parameter("heads", "i32", "x.shape[-2]"),
+                Parameter("REVERSE", "constexpr", "reverse"),
+                Parameter("BLOCK", "constexpr", "block"),
+            ),
+        )
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """All kernels of the package."""
+        found = (self.forward, self.delta, self.dkv, self.dq)
+        return (
+            found
+            + ((self.rotate,) if self.spec.rope else ())
+            + ((self.scan,) if any(i.scan for i in self.spec.inputs) else ())
+        )
+
+    # -- pieces of faces -----------------------------------------------------------------------------------------
+
+    def _operands(self, *names: str) -> Iterable[Parameter]:
+        rows = {"k": "BLOCK_N", "v": "BLOCK_N"}
+        columns = {"q": "BLOCK_D", "k": "BLOCK_D"}
+        for name in names:
+            x = name.removesuffix("_desc")
+            yield Parameter(name, "tiles", x, (rows.get(x, "BLOCK_M"), columns.get(x, "BLOCK_DV")))
+
+    def _sizes(self, *, keys: bool = True, scale: bool = True) -> Iterable[Parameter]:
+        if self.spec.packed:
+            yield Parameter("cu_seqlens_q_ptr", "*i32", "cu_seqlens_q")
+            if keys:
+                yield Parameter("cu_seqlens_k_ptr", "*i32", "cu_seqlens_k")
+            yield Parameter("q_total", "i32", "q.shape[0]")
+            if keys:
+                yield Parameter("k_total", "i32", "k.shape[0]")
+        else:
+            yield Parameter("q_len", "i32", "q.shape[1]")
+            if keys:
+                yield Parameter("k_len", "i32", "k.shape[1]")
+        yield Parameter("Hq", "i32", "q.shape[-2]")
+        if scale:
+            yield Parameter("scale", "fp32", "scale")
+
+    def _given(self, view: View) -> Iterable[Parameter]:
+        for option in self.spec.options:
+            yield Parameter(option.keyword, {"int": "i32", "float": "fp32"}[option.type], option.keyword)
+        for given in self.spec.inputs:
+            kind = {"float": "fp32", "int": "i32", "bool": "i1"}[given.dtype]
+            if not given.axes:
+                yield Parameter(given.name, kind, given.name)
+                continue
+            yield Parameter(f"{given.name}_ptr", "*" + kind, given.name)
+            for i, name in enumerate(view.strides(given)):
+                yield Parameter(name, "i32", f"_stride({given.name}, {i})")
+
+    def _constants(self, *names: str) -> Iterable[Parameter]:
+        return [
+            Parameter(n, "constexpr", _CONSTANTS.get(n, n.lower())) for n in names if n != "GROUP" or self.spec.grouped
+        ]
+
+    def _step(self, view: View, own: tuple[str, ...], texts: Iterable[str]) -> tuple[str, ...]:
+        """A step's parameters: its own names, where it stands, and what the terms' texts read."""
+        by_query = view.own == "q"
+        place = ("k_offset" if by_query else "q_offset") if self.spec.packed else "b"
+        where = (self.kv, "k_start", "k_len") if by_query else ("h", "q_start", "q_len", "k_len")
+        known = (*own, place, *where, "scale" if self.spec.scores else "units")
+        inside = ("k_pos",) if by_query else ("q_pos", "q_first")
+        texts = [*texts, *(line.text for line in view.keep), *view.loads("step")]
+        blocks = ("BLOCK_N" if by_query else "BLOCK_M", "BLOCK_D", "BLOCK_DV", "PRECISION", "MASKED")
+        return (*known, *view.passed(texts, {*known, *inside}), *blocks)
+
+    def _backward_texts(self, view: View) -> list[str]:
+        found = []
+        for term in view.terms:
+            found += [term.value, *(text for _, text in term.before)]
+        return found
+
+
+_CONSTANTS = {
+    "D": "q.shape[-1]",
+    "DV": "v.shape[-1]",
+    "GROUP": "q.shape[-2] // k.shape[-2]",
+    "PRECISION": "_precision(q)",
+    "HALF": "cos.shape[1]",
+}

@@ -100,5 +100,7 @@ def number(value: Value, kind: str, problems: Problems, key: str) -> int | float
         problems.add(value.at, f"{key}: numbers may go up to 1e30, got {value.raw}")
         return None
     names = {"int": "a whole number", "float": "a number", "bool": "true or false"}
+    if isinstance(data, float) and not math.isfinite(data):
+        names = {"int": "a whole number up to 2**28", "float": "a finite number", "bool": "true or false"}
     problems.add(value.at, f"{key}: expected {names[kind]}, got {value.raw or value.kind}")
     return None

@@ -9,7 +9,7 @@ import ast
 import difflib
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -70,6 +70,7 @@ class Scope:
     kind: Literal["mask", "score", "default"]
     options: Mapping[str, int | float | bool | Runtime] = field(default_factory=dict)
     inputs: Mapping[str, Input] = field(default_factory=dict)
+    wrong: Collection[str] = ()  # inputs whose declaration was refused: reading one is no second mistake
 
     def names(self) -> Iterable[str]:
         """All names, functions included."""
@@ -87,7 +88,7 @@ def parse(text: str, scope: Scope, place: Place, problems: Problems) -> Node | N
         return None
     if scope.kind == "mask":
         return walk.need_bool(node, "a mask is a condition such as k <= q")
-    return walk.need_number(node, "a number is needed here, not a condition")
+    return walk.need_number(node, "a score is a number such as score + 1")
 
 
 def _syntax(text: str, place: Place, problems: Problems) -> ast.expr | None:
@@ -105,8 +106,9 @@ def _syntax(text: str, place: Place, problems: Problems) -> ast.expr | None:
             warnings.simplefilter("ignore")
             tree = ast.parse(flat[start:], mode="eval")
     except SyntaxError as error:
-        offset = start + max((error.offset or 1) - 1, 0)
-        problems.add(place(min(offset, max(len(text) - 1, 0))), f"cannot read this expression: {_plain(error)}")
+        # an offset of 0 means the end
+        offset = start + error.offset - 1 if error.offset else len(text)
+        problems.add(place(min(offset, len(text) - 1)), f"cannot read this expression: {_plain(error)}")
         return None
     except (RecursionError, MemoryError):
         problems.add(place(0), f"this expression is nested deeper than {DEEPEST}")
@@ -205,6 +207,8 @@ class _Walk:
 
     def visit_Name(self, tree: ast.Name) -> Node | None:
         name, column = tree.id, tree.col_offset
+        if name in self.scope.wrong:
+            return None
         if name in self.scope.inputs:
             return self._input(tree, name, [])
         if name in self.scope.options:
@@ -234,6 +238,8 @@ class _Walk:
             self.fail(tree, "only an input can be indexed")
             return None
         name = tree.value.id
+        if name in self.scope.wrong:
+            return None
         if name not in self.scope.inputs:
             known = name in self.scope.names()
             self.fail(

@@ -101,6 +101,7 @@ class _Loader:
         self.used: dict[str, Term] = {}
         self.keywords: dict[str, _Keyword] = {}
         self.own: dict[str, Input] = {}
+        self.wrong: set[str] = set()
         self.read: set[str] = set()
 
     def spec(self) -> Spec | None:
@@ -112,7 +113,9 @@ class _Loader:
         if not document.mapping:
             return None
         name = self._name(fields, document)
-        self.own = read_inputs(fields.get("inputs"), "spec", self.problems)
+        inputs = fields.get("inputs")
+        self.own = read_inputs(inputs, "spec", self.problems)
+        self.wrong = {entry.key for entry in inputs.entries()} - set(self.own) if inputs else set()
         packed = fields.choice("layout", ("dense", "packed"), "dense") == "packed"
         grouped = fields.choice("heads", ("grouped", "equal"), "grouped") == "grouped"
         rope = self._rope(fields.get("rope"))
@@ -270,7 +273,7 @@ class _Loader:
             got = "nothing" if inner is None else inner.raw or inner.kind
             self.problems.add(value.at, f'expr: expected an expression such as expr: "{example}", got {got}')
             return None
-        node = parse(inner.data, Scope(kind, {}, self.own), inner.place, self.problems)
+        node = parse(inner.data, Scope(kind, {}, self.own, self.wrong), inner.place, self.problems)
         if node is None:
             return None
         for found in node.walk():

@@ -1,0 +1,32 @@
+"""Every mistake that a spec can hold gets its own message, with its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from attnforge import resources, spec
+from attnforge.errors import SpecError
+
+FOLDER = Path(__file__).parent / "bad_specs"
+BAD = sorted(path.stem for path in FOLDER.glob("*.yaml"))
+
+
+def messages(name: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What the mistakes of a bad spec are told as."""
+    monkeypatch.chdir(FOLDER.parent)
+    path = Path(FOLDER.name) / f"{name}.yaml"
+    with pytest.raises(SpecError) as caught:
+        spec.load(path, terms=resources.terms_for(path))
+    return str(caught.value) + "\n"
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_message(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert messages(name, monkeypatch) == (FOLDER / f"{name}.txt").read_text()
+
+
+def test_there_are_many() -> None:
+    assert len(BAD) >= 40
+    assert {path.stem for path in FOLDER.glob("*.txt")} == set(BAD)

@@ -1,0 +1,186 @@
+"""The expression parser: what it lets through means what it means in Python, and nothing else gets through."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attnforge.errors import Location, Problems
+from attnforge.expression import Node
+from attnforge.parser import Runtime, Scope, parse
+from attnforge.ranges import evaluate
+from attnforge.terms import Input
+
+INPUTS = {
+    "temp": Input("temp", ("head",), grad=True),
+    "bonus": Input("bonus", ("batch", "token", "head")),
+    "left": Input("left", ("batch", "query")),
+    "count": Input("count", (), "int"),
+    "flag": Input("flag", ("key",), "bool"),
+}
+OPTIONS: dict[str, int | float | bool | Runtime] = {
+    "size": 5,
+    "low": -3,
+    "on": True,
+    "window": Runtime("window", "int"),
+}
+
+
+def told(text: str, kind: str = "score") -> tuple[Node | None, list[tuple[int, str]]]:
+    """The tree of an expression, and its mistakes with their columns."""
+    problems = Problems()
+    scope = Scope(kind, OPTIONS, INPUTS)  # type: ignore[arg-type]
+    node = parse(text, scope, lambda offset: Location("x", 1, offset + 1), problems)
+    assert (node is None) == bool(problems)
+    return node, [(p.location.column, p.message) for p in problems]
+
+
+def good(text: str, kind: str = "score") -> Node:
+    node, mistakes = told(text, kind)
+    assert node is not None, mistakes
+    return node
+
+
+numbers = st.sampled_from(["q", "k", "score", "q_len", "3", "2.5", "0", "temp", "count", "size"])
+
+
+def deeper(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    """Larger expressions of smaller ones."""
+    pairs = st.tuples(inner, inner)
+    comparison = st.tuples(inner, st.sampled_from(["<", "<=", ">", ">=", "==", "!="]), inner).map(" ".join)
+    return st.one_of(
+        st.tuples(inner, st.sampled_from(["+", "-", "*"]), inner).map(" ".join),
+        st.tuples(inner, st.sampled_from(["// 3", "% 4", "/ 2", "** 2"])).map(lambda x: f"({x[0]}) {x[1]}"),
+        pairs.map(lambda x: f"min({x[0]}, {x[1]}, 7)"),
+        pairs.map(lambda x: f"max({x[0]}, {x[1]})"),
+        inner.map(lambda x: f"abs({x})"),
+        inner.map(lambda x: f"-({x})"),
+        inner.map(lambda x: f"tanh({x})"),
+        st.tuples(inner, comparison, inner).map(lambda x: f"({x[0]} if {x[1]} else {x[2]})"),
+        st.tuples(inner, comparison, comparison).map(lambda x: f"({x[0]} if {x[1]} and not {x[2]} else 1)"),
+        inner.map(lambda x: f"clamp({x}, -2, 2)"),
+    )
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.recursive(numbers, deeper, max_leaves=12), st.integers(-9, 9), st.integers(0, 9), st.floats(-4, 4))
+def test_what_gets_through_means_what_python_means(text: str, q: int, k: int, score: float) -> None:
+    env = {"q": q, "k": k, "score": score, "q_len": 7, "temp": 0.5, "count": 3}
+    functions = {"tanh": math.tanh, "clamp": lambda x, low, high: min(max(x, low), high), "size": 5}
+    try:
+        expected = eval(text, {"__builtins__": {"min": min, "max": max, "abs": abs}}, env | functions)
+    except (OverflowError, ZeroDivisionError):
+        return
+    got = evaluate(good(text), env)
+    assert got == pytest.approx(expected, rel=1e-12, nan_ok=True)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.text(alphabet="qk score()[]+-*/<>=!&|~%.,:'\"\\\n\x00\té0129_aeinortxλif", max_size=40))
+def test_no_text_does_more_than_be_refused(text: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        told(text)
+        told(text, "mask")
+
+
+BAD: list[tuple[str, str, int, str]] = [
+    ("score", "scor + 1", 1, "unknown name 'scor' (did you mean 'score'?)"),
+    ("score", "λ + scor", 1, "unknown name 'λ'"),
+    ("score", "score + tmp", 9, "unknown name 'tmp' (did you mean 'temp'?)"),
+    ("score", "score + temp[k]", 14, "wrong index of temp: write temp or temp[h]"),
+    ("score", "score + left[k]", 14, "wrong index of left: write left or left[b, q]"),
+    ("score", "score + count[0]", 15, "wrong index of count: count has no axes: write count"),
+    ("score", "score + bonus", 9, "bonus has a token axis: write bonus[q] or bonus[k]"),
+    ("score", "score + bonus[q, k]", 9, "bonus has a token axis: write bonus[q] or bonus[k]"),
+    ("score", "bonus[q - 1]", 7, "an index other than q or k is not supported yet: write bonus[q] or bonus[k]"),
+    ("score", "score[q]", 1, "score is not an input: it cannot be indexed"),
+    ("score", "(score)[q:k]", 1, "score is not an input: it cannot be indexed"),
+    ("score", "bonus[q:k]", 7, "a slice is not part of the language"),
+    ("score", "tanh", 1, "tanh is a function: write tanh(...)"),
+    ("score", "temp(score)", 1, "temp is not a function"),
+    ("score", "tan(score)", 1, "unknown function 'tan' (did you mean 'tanh'?)"),
+    ("score", "tanh(x=score)", 6, "tanh takes no arguments by name"),
+    ("score", "tanh()", 1, "tanh takes 1 argument, got 0"),
+    ("score", "clamp(score, 1)", 1, "clamp takes 3 arguments, got 2"),
+    ("score", "min(score)", 1, "min takes 2 or more arguments, got 1"),
+    ("score", "min(*score, 1)", 5, "a star is not part of the language"),
+    ("score", "[score]", 1, "a list is not part of the language"),
+    ("score", "(score, 1)", 1, "a tuple is not part of the language"),
+    ("score", "{score: 1}", 1, "a dictionary is not part of the language"),
+    ("score", "score.real", 1, "an attribute is not part of the language"),
+    ("score", "lambda: score", 1, "a lambda is not part of the language"),
+    ("score", "'a'", 1, "a string is not part of the language"),
+    ("score", "f'{score}'", 1, "a string is not part of the language"),
+    ("score", "2j * score", 1, "a complex number is not part of the language"),
+    ("score", "score + None", 9, "None is not part of the language"),
+    ("score", "score | 1", 1, "'|' is not part of the language (did you mean 'or'?)"),
+    ("score", "score ^ 2", 1, "'^' is not part of the language (did you mean '**'?)"),
+    ("score", "~score", 1, "'~' is not part of the language (did you mean 'not'?)"),
+    ("score", "score @ score", 1, "'@' is not part of the language"),
+    ("score", "score << 1", 1, "'<<' is not part of the language"),
+    ("mask", "q is k", 1, "'is' is not part of the language"),
+    ("mask", "q in k", 1, "'in' is not part of the language"),
+    ("mask", "q + (k < 1) < 2", 6, "expected a number, got a condition: '+' takes numbers; "
+     "conditions go into `a if c else b`"),
+    ("mask", "not q", 5, "expected a condition, got a number: `not` turns a condition round"),
+    ("mask", "q and k < 1", 1, "expected a condition, got a number: `and` joins conditions"),
+    ("mask", "(q < k) < 3", 2, "expected a number, got a condition: comparisons take numbers"),
+    ("mask", "q < k if q else k < 1", 10, "expected a condition, got a number: the choice hangs on a condition"),
+    ("mask", "q < 1 if flag else 1", 20, "both choices have to be numbers, or both conditions"),
+    ("mask", "score > 0", 1, "only score terms can read score"),
+    ("mask", "k % 0 == 1", 5, "division by zero"),
+    ("mask", "k < 999999999", 5, "whole numbers may go up to 2**28; write 999999999.0 for a float"),
+    ("mask", "k < 99999999999999999999", 5, "this number is too large"),
+    ("score", "score * 1e400", 9, "this number is too large"),
+    ("score", "score ** 99", 10, "powers may go up to 64"),
+    ("score", "", 1, "expected an expression"),
+    ("score", "score +", 7, "cannot read this expression: something is missing or out of place"),
+    ("score", "score = 1", 7, "cannot read this expression: something is missing or out of place"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "text", "column", "message"), BAD)
+def test_mistakes(kind: str, text: str, column: int, message: str) -> None:
+    found = told(text, kind)[1]
+    assert (column, message) in found, found
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    assert [column for column, _ in told("foo + bar(score) - temp[k]")[1]] == [1, 7, 25]
+
+
+def test_lines_may_break_anywhere() -> None:
+    assert good("score\n  + temp\n  * 2") == good("score + temp * 2")
+    assert told("score\n + foo")[1][0][0] == 10
+
+
+def test_too_long_and_too_deep() -> None:
+    assert "10000 characters" in told("score + " * 2000 + "1")[1][0][1]
+    assert "nested deeper" in told("(" * 60 + "score" + ")" * 60 + "+ -" + "-" * 60 + "1")[1][0][1]
+    assert "nested" in told("-" * 3000 + "1")[1][0][1]
+
+
+def test_indices_that_mean_the_axis_itself_are_dropped() -> None:
+    assert good("score * temp[h]") == good("score * temp")
+    assert good("score + left[b, q]") == good("score + left")
+    assert good("flag[k]", "mask") == good("flag", "mask")
+
+
+def test_options_are_filled_in() -> None:
+    assert good("q - k < size", "mask").args[1] == Node("num", (), 5, "int")
+    assert good("low", "score").op == "neg"
+    assert good("q - k < window", "mask").args[1] == Node("option", (), "window", "int")
+
+
+def test_types() -> None:
+    assert good("q // 2 - k % 3").type == "int"
+    assert good("q / 2").type == "float"
+    assert good("q ** 2").type == "int"
+    assert good("q ** -1").type == "float"
+    assert good("min(q, 2.0)").type == "float"
+    assert good("0 <= q - k < 4", "mask").op == "and"

@@ -1,0 +1,153 @@
+"""Specs and terms as files: what is read, what is shared, what comes first."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from attnforge import ranges, resources, schema, spec
+from attnforge.errors import SpecError
+from attnforge.expression import Node
+from attnforge.spec import RuntimeOption, Spec
+
+SHIPPED = sorted(resources.variants())
+
+
+def load(folder: Path, text: str, name: str = "mine") -> Spec:
+    """The spec of a text."""
+    path = folder / f"{name}.yaml"
+    path.write_text(f"name: {name}\ndescription: A test.\n{text}")
+    return spec.load(path, terms=resources.terms_for(path))
+
+
+def mistakes(folder: Path, text: str) -> str:
+    """What a wrong spec is told."""
+    with pytest.raises(SpecError) as caught:
+        load(folder, text)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_variants_load(name: str) -> None:
+    path = resources.variants()[name]
+    loaded = spec.load(path, terms=resources.terms_for(path))
+    assert loaded.name == name
+    assert loaded.source == f"specs/{name}.yaml"
+    assert len(loaded.description) > 10
+
+
+def test_the_foundation_is_shipped() -> None:
+    assert set(SHIPPED) >= {
+        "full", "causal", "causal_mha", "sliding_window", "runtime_window", "prefix_lm", "alibi", "softcap",
+        "log_decay", "rope", "rope_interleaved", "rope_gqa", "rope_swa_softcap", "packed_full", "packed_causal",
+        "packed_rope", "packed_log_decay",
+    }  # fmt: skip
+
+
+def test_everything_a_spec_says_arrives(tmp_path: Path) -> None:
+    loaded = load(
+        tmp_path,
+        "layout: packed\nheads: equal\nrope: {layout: interleaved, dims: 8}\n"
+        "mask:\n  - sliding_window: {size: runtime}\n  - any: [causal, {not: {expr: 'k < 3'}}]\n"
+        "score:\n  - expr: 'score * temp + bonus'\n  - softcap: {cap: 5}\n"
+        "inputs:\n  bonus: {axes: []}\n  temp: {axes: [head], grad: true, default: 1.5}\n",
+    )
+    assert (loaded.packed, loaded.grouped) == (True, False)
+    assert loaded.rope == spec.Rope("interleaved", 8)
+    assert [m.label for m in loaded.masks] == ["sliding_window", "any(causal, not k < 3)"]
+    assert loaded.options == (RuntimeOption("window", "int", 1),)
+    # keywords come in the order in which the terms read them
+    assert [i.name for i in loaded.inputs] == ["temp", "bonus"]
+    assert loaded.inputs[0].default == Node("num", (), 1.5)
+    assert ranges.evaluate(loaded.scores[1].score, {"score": 2.0}) == pytest.approx(5 * math.tanh(0.4))
+    keep = loaded.masks[1].keep
+    assert [ranges.evaluate(keep, {"q": 1, "k": k}) for k in range(5)] == [True, True, False, True, True]
+
+
+def test_a_terms_folder_beside_the_spec_comes_first(tmp_path: Path) -> None:
+    (tmp_path / "terms").mkdir()
+    own = 'name: causal\nkind: mask\ndescription: Mine.\noptions:\n  by: {type: int, default: 2}\nkeep: "k + by <= q"\n'
+    (tmp_path / "terms" / "causal.yaml").write_text(own)
+    keep = load(tmp_path, "mask: [causal]\n").masks[0].keep
+    assert [ranges.evaluate(keep, {"q": 4, "k": k}) for k in (2, 3)] == [True, False]
+
+
+def test_a_wrong_term_file_is_told_with_its_own_place(tmp_path: Path) -> None:
+    (tmp_path / "terms").mkdir()
+    (tmp_path / "terms" / "near.yaml").write_text(
+        "name: far\nkind: mask\noptions:\n  size: {type: number}\nscore: 1\nkeep: 'q - k < sise'\n"
+    )
+    found = mistakes(tmp_path, "mask: [near]\n")
+    assert "near.yaml:1:7: error: name: expected the file's name, near, got far" in found
+    assert "near.yaml:1:1: error: description is missing" in found
+    assert "near.yaml:4:16: error: type: expected int or float or bool, got number" in found
+    assert "near.yaml:5:1: error: a mask term has 'keep', not 'score'" in found
+
+
+def test_a_wrong_expression_in_a_term_file(tmp_path: Path) -> None:
+    (tmp_path / "terms").mkdir()
+    (tmp_path / "terms" / "near.yaml").write_text("name: near\nkind: mask\ndescription: A test.\nkeep: q - k < sise\n")
+    assert "near.yaml:4:15: error: unknown name 'sise'" in mistakes(tmp_path, "mask: [near]\n")
+
+
+def test_the_same_term_twice_shares_its_keyword(tmp_path: Path) -> None:
+    text = "mask:\n  - any: [{sliding_window: {size: runtime}}, {not: {sliding_window: {size: runtime}}}]\n"
+    assert len(load(tmp_path, text).options) == 1
+
+
+def test_comments_and_layout_of_the_text_do_not_change_it(tmp_path: Path) -> None:
+    one = load(tmp_path, "mask: [causal]\n# note\nscore:\n  - softcap: {cap: 5.0}\n")
+    two = load(tmp_path, "score: [{softcap: {cap: 5.0}}]\nmask:\n- causal\n")
+    other = load(tmp_path, "score: [{softcap: {cap: 6.0}}]\nmask:\n- causal\n")
+    assert one.text == two.text != other.text
+
+
+def test_places_in_expressions_of_every_writing(tmp_path: Path) -> None:
+    for text, place in (
+        ("mask:\n  - expr: k <= qq\n", "4:16"),
+        ("mask:\n  - expr: 'k <= qq'\n", "4:17"),
+        ('mask: [{expr: "k <= qq"}]\n', "3:21"),
+        ("mask:\n  - expr: >\n      k <=\n      qq\n", "4:11"),
+    ):
+        assert f"mine.yaml:{place}: error: unknown name 'qq'" in mistakes(tmp_path, text)
+
+
+@pytest.mark.parametrize("data", [b"\xff\xfe", b"name: \x00", b"a: &x 1\n", b"? [1]\n: 2\n", b"- " * 3, b"%YAML 9\n"])
+def test_bytes_that_are_no_spec(data: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_bytes(data)
+    with pytest.raises(SpecError):
+        spec.load(path, terms=[])
+
+
+def test_a_file_that_is_too_large(tmp_path: Path) -> None:
+    assert "1048576 bytes" in mistakes(tmp_path, "#" * (1 << 20))
+
+
+@pytest.mark.parametrize("heads", [1, 2, 3, 4, 6, 8, 12, 16, 20, 32, 40, 64, 128])
+def test_alibi_slopes_are_the_published_ones(heads: int) -> None:
+    path = resources.variants()["alibi"]
+    default = spec.load(path, terms=resources.terms_for(path)).inputs[0].default
+    assert default is not None
+    power = 2 ** math.floor(math.log2(heads))
+    expected = [2 ** (-8 * (i + 1) / power) for i in range(power)]
+    expected += [2 ** (-8 * (i + 1) / (2 * power)) for i in range(0, 2 * (heads - power), 2)]
+    found = [ranges.evaluate(default, {"h": h, "heads": heads}) for h in range(heads)]
+    assert found == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_schema_knows_every_key() -> None:
+    made = schema.schema()
+    assert set(made["properties"]) == set(spec.KEYS)
+    assert made["additionalProperties"] is False
+    inputs = made["$defs"]["InputModel"]["properties"]
+    assert set(inputs) == {"axes", "dtype", "grad", "scan", "default", "description"}
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_the_schema_takes_what_is_shipped(name: str) -> None:
+    import yaml
+
+    schema.SpecModel.model_validate(yaml.safe_load(resources.variants()[name].read_text()))

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  94443ae56eb2b17d
-#   text hash     ceea87ff76c753b1
+#   content hash  e48bd86050f3bd89
+#   text hash     54e0f359bf2720bb
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head."""
 

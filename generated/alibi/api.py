@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  94443ae56eb2b17d
-#   text hash     059ba19b568ac8df
+#   content hash  e48bd86050f3bd89
+#   text hash     a645df2b26ba2553
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  94443ae56eb2b17d
-#   text hash     c031c469971633a9
+#   content hash  e48bd86050f3bd89
+#   text hash     feb688e99aaf87b2
 #   render with   attnforge render specs/alibi.yaml
 """The kernels: Causal attention with linear biases, one slope a head.
 

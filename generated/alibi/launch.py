@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  94443ae56eb2b17d
-#   text hash     56f63c08a049e166
+#   content hash  e48bd86050f3bd89
+#   text hash     0215ef4db3a82d23
 #   render with   attnforge render specs/alibi.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  94443ae56eb2b17d
-#   text hash     673acf07a2f4218c
+#   content hash  e48bd86050f3bd89
+#   text hash     ac8c897dc7c12462
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

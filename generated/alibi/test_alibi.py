@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  94443ae56eb2b17d
-#   text hash     37c9e938c8089951
+#   content hash  e48bd86050f3bd89
+#   text hash     7a073dba832a2e73
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -161,7 +161,7 @@ def check(case, *, expanded_gradient=False, **changes):
     low = run(inputs, GRADIENTS, rounding, upstream=upstream)
     # a few sums over everything tell little of each other: they are judged over several draws of what comes in
     draws = [(got, gold, low)]
-    for seed in range(8, 20):
+    for seed in range(8, 20 if GPU else 11):
         other = upstream_of(d_out.shape, d_lse.shape, seed)
         other = other[0].to(case.dtype), other[1]
         calls = (inputs, None), (widened(inputs), both(reference)), (inputs, rounding)
@@ -238,7 +238,7 @@ def cases():
     # windows of a thousand keys, a batch of one
     pairs += [((33,), (1100,)), ((1,) * 8, (70,) * 8), ((40, 40), (70, 70))]
     pairs += [((70, 70), (20, 20))]
-    heads = [(2, 2), (4, 1), (8, 2)] if GPU else [(2, 2), (2, 1)]
+    heads = [(2, 2), (4, 1), (8, 2)] if GPU else [(2, 2), (4, 2)]
     sizes = [(16, 16), (24, 40), (40, 24), (64, 64), (80, 80), (96, 96), (128, 128), (192, 128), (256, 256)]
     if not GPU:
         sizes = sizes[:3]

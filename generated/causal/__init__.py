@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6064252c7e2026d3
-#   text hash     e9fedc561e3325b6
+#   content hash  81bdf53b70140b85
+#   text hash     a0b070d32afbdd53
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6064252c7e2026d3
-#   text hash     b6374b95422a1090
+#   content hash  81bdf53b70140b85
+#   text hash     aa8a9519b7fef395
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

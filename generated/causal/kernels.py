@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6064252c7e2026d3
-#   text hash     a82e60611446377e
+#   content hash  81bdf53b70140b85
+#   text hash     e24f927d0f57dc12
 #   render with   attnforge render specs/causal.yaml
 """The kernels: Causal attention with grouped heads.
 

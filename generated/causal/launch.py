@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6064252c7e2026d3
-#   text hash     a529babe4f076e8c
+#   content hash  81bdf53b70140b85
+#   text hash     dbd5ed8950b84ae7
 #   render with   attnforge render specs/causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6064252c7e2026d3
-#   text hash     aca3c3bb3e56967d
+#   content hash  81bdf53b70140b85
+#   text hash     5b8689fd74e0033a
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

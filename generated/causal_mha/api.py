@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3b716503ea43f421
-#   text hash     16fd3ca25a523b90
+#   content hash  125083c3d30dc863
+#   text hash     7a37c21943d51ec9
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

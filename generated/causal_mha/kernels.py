@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3b716503ea43f421
-#   text hash     e0474b3874343dba
+#   content hash  125083c3d30dc863
+#   text hash     8ce33b1aa1007c8a
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernels: Causal attention with as many key heads as query heads.
 

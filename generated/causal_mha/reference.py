@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3b716503ea43f421
-#   text hash     ac708df335a17c18
+#   content hash  125083c3d30dc863
+#   text hash     533b020ea3eaf68f
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3b716503ea43f421
-#   text hash     b3cfba865f5a2b37
+#   content hash  125083c3d30dc863
+#   text hash     af7916a2e5be71cc
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  72d78487be99ed43
-#   text hash     12a64ba5f22ee9bf
+#   content hash  ea39e8bdb045f0dd
+#   text hash     5990c3ea225f7ce8
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask."""
 

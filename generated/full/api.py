@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  72d78487be99ed43
-#   text hash     19f2eebfcb2ac437
+#   content hash  ea39e8bdb045f0dd
+#   text hash     047281cc199056c3
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

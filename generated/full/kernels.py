@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  72d78487be99ed43
-#   text hash     805b79e61d2d91ab
+#   content hash  ea39e8bdb045f0dd
+#   text hash     e13a710f34092986
 #   render with   attnforge render specs/full.yaml
 """The kernels: Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  72d78487be99ed43
-#   text hash     6d1668cadf911334
+#   content hash  ea39e8bdb045f0dd
+#   text hash     bfdeb3bdf8bb70ac
 #   render with   attnforge render specs/full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

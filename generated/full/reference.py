@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  72d78487be99ed43
-#   text hash     71f012aed26308c8
+#   content hash  ea39e8bdb045f0dd
+#   text hash     a4292862d52738db
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

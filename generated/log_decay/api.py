@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9bba93bcc490b938
-#   text hash     d42ebcd7579d17fe
+#   content hash  4eba6e9cb8ea5acb
+#   text hash     39d871f3e103f8be
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

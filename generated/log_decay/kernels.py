@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9bba93bcc490b938
-#   text hash     b73927731a901c6f
+#   content hash  4eba6e9cb8ea5acb
+#   text hash     43d24e8e4f5995ba
 #   render with   attnforge render specs/log_decay.yaml
 """The kernels: Causal attention that forgets by a decay learned for each token and head.
 

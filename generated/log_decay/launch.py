@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9bba93bcc490b938
-#   text hash     6f7522876a8e0e7f
+#   content hash  4eba6e9cb8ea5acb
+#   text hash     79f8bcbd1e407bff
 #   render with   attnforge render specs/log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

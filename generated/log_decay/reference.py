@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9bba93bcc490b938
-#   text hash     a592513bdb8f60e1
+#   content hash  4eba6e9cb8ea5acb
+#   text hash     05052330c22babe7
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

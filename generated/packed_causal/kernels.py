@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8167106d7bfafcba
-#   text hash     cc3b490d3f691f93
+#   content hash  37da43eaa5988564
+#   text hash     294d4251bc143e52
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernels: Causal attention for sequences packed into one tensor.
 

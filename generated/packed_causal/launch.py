@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8167106d7bfafcba
-#   text hash     07ff4058a59117d3
+#   content hash  37da43eaa5988564
+#   text hash     ab770154929d993c
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

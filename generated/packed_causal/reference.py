@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8167106d7bfafcba
-#   text hash     32ae5e17825fa2af
+#   content hash  37da43eaa5988564
+#   text hash     a294e81ced45da9f
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8167106d7bfafcba
-#   text hash     89ea72f8fc32be07
+#   content hash  37da43eaa5988564
+#   text hash     0b8ab800e2cc184f
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -216,7 +216,7 @@ def cases():
     apart = [((5, 0, 33), (40, 7, 33))]
     apart += [((40, 7, 33), (5, 0, 33))]
     pairs = [(x, x) for x in lens] + apart
-    heads = [(2, 2), (4, 1), (8, 2)] if GPU else [(2, 2), (2, 1)]
+    heads = [(2, 2), (4, 1), (8, 2)] if GPU else [(2, 2), (4, 2)]
     sizes = [(16, 16), (24, 40), (40, 24), (64, 64), (80, 80), (96, 96), (128, 128), (192, 128), (256, 256)]
     if not GPU:
         sizes = sizes[:3]

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  62eb5b03692cb566
-#   text hash     edfa29ff67085cd3
+#   content hash  6cce2d997e1eee8c
+#   text hash     e93e54637df8f5a4
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor."""
 

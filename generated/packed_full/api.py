@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  62eb5b03692cb566
-#   text hash     97b62e467166d9b1
+#   content hash  6cce2d997e1eee8c
+#   text hash     a989e194421172de
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  3fd254098d033596
-#   text hash     da8fd1523d0d2b0c
+#   content hash  fa714c2796a81e7c
+#   text hash     a6da92e67e22e5d0
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

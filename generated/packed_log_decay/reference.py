@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  3fd254098d033596
-#   text hash     04db8f6e6ced7188
+#   content hash  fa714c2796a81e7c
+#   text hash     e7580ccb0a651e9f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

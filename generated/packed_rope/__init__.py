@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b5a4332c3e99ed1b
-#   text hash     5e58283a285d0bcb
+#   content hash  deb6cf9b362c073e
+#   text hash     5fd035eaa89a57cb
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor."""
 

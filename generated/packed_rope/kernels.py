@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b5a4332c3e99ed1b
-#   text hash     2d1128d6c9d40166
+#   content hash  deb6cf9b362c073e
+#   text hash     e3be4aeced2aa5cb
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernels: Causal attention with rotary embedding for sequences packed into one tensor.
 

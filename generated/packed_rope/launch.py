@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b5a4332c3e99ed1b
-#   text hash     a6434daecc2c0722
+#   content hash  deb6cf9b362c073e
+#   text hash     4277d0a0011619ce
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

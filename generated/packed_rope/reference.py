@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b5a4332c3e99ed1b
-#   text hash     52b958bccaf1b3ce
+#   content hash  deb6cf9b362c073e
+#   text hash     1c29e37c8bb7722e
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

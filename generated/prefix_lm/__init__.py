@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  11d4c730cd5b3196
-#   text hash     93bbcc9d672c3dee
+#   content hash  2a50b35afaf2d671
+#   text hash     946ff1ca5fbf5e9f
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees."""
 

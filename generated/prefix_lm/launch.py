@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  11d4c730cd5b3196
-#   text hash     67b3a81b1f06b4e7
+#   content hash  2a50b35afaf2d671
+#   text hash     869a19a6623dee14
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

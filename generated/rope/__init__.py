@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  214788d00e33a450
-#   text hash     223ae1fac32593c4
+#   content hash  847c2a3fd8e2e69e
+#   text hash     a2e154a63f96a2a7
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads."""
 

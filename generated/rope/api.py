@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  214788d00e33a450
-#   text hash     59785433e34bd856
+#   content hash  847c2a3fd8e2e69e
+#   text hash     a6abad976ccb1237
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

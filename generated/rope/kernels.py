@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  214788d00e33a450
-#   text hash     c95047143c7acc58
+#   content hash  847c2a3fd8e2e69e
+#   text hash     7d1a01c0cc9f79c6
 #   render with   attnforge render specs/rope.yaml
 """The kernels: Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  214788d00e33a450
-#   text hash     f8f424eba3cae02b
+#   content hash  847c2a3fd8e2e69e
+#   text hash     9c46b58acb1dc3e2
 #   render with   attnforge render specs/rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

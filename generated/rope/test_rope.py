@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  214788d00e33a450
-#   text hash     b79e4289b8130903
+#   content hash  847c2a3fd8e2e69e
+#   text hash     827eae88066ea022
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

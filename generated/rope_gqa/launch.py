@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  fe32cf9e0bf48609
-#   text hash     8a5cc9bb4e0e5137
+#   content hash  5854cb4d8a0c994c
+#   text hash     0bfbcbda75432749
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  8f0c2630a0ef71b0
-#   text hash     8b117e15f7719c11
+#   content hash  102d0b509480924e
+#   text hash     708949ecea68051e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  8f0c2630a0ef71b0
-#   text hash     693155b7c26812a6
+#   content hash  102d0b509480924e
+#   text hash     4b4f6d496a00587f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

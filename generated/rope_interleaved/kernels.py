@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  8f0c2630a0ef71b0
-#   text hash     71e99817aac682e3
+#   content hash  102d0b509480924e
+#   text hash     a51a2fd6388e2b4f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernels: Causal attention with rotary embedding of neighbouring components.
 

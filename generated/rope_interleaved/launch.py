@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  8f0c2630a0ef71b0
-#   text hash     018bd09e880bb304
+#   content hash  102d0b509480924e
+#   text hash     c8b9417efecf44a6
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  8f0c2630a0ef71b0
-#   text hash     9f36bf68b05aa166
+#   content hash  102d0b509480924e
+#   text hash     25d16d9ab0449e71
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  39c1cc0658dc5d3a
-#   text hash     25bb988e3776e777
+#   content hash  c3873263ff30c8c9
+#   text hash     037a95800f25e9ac
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  39c1cc0658dc5d3a
-#   text hash     f58ba510893fd979
+#   content hash  c3873263ff30c8c9
+#   text hash     c7bc32497d7973f1
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernels: Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  39c1cc0658dc5d3a
-#   text hash     ee0a0fff98ccd189
+#   content hash  c3873263ff30c8c9
+#   text hash     3bb78605e6895d3b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  39c1cc0658dc5d3a
-#   text hash     ad9acb2b8e52ea25
+#   content hash  c3873263ff30c8c9
+#   text hash     6f903c4bd077c43d
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

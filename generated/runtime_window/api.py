@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6ac43790ec65c0ff
-#   text hash     d758e9a7a8fcd694
+#   content hash  f2ef45a142a19896
+#   text hash     ae1c0b7e7fe9e5f9
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6ac43790ec65c0ff
-#   text hash     d56f587899563430
+#   content hash  f2ef45a142a19896
+#   text hash     cd19ff864d5d6336
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernels: Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6ac43790ec65c0ff
-#   text hash     631210e1d79ebbc0
+#   content hash  f2ef45a142a19896
+#   text hash     1fc4fd1516275d91
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b76717b702541077
-#   text hash     501fb7fd3faef762
+#   content hash  c8a417fc7c9c3743
+#   text hash     f8b3239a4d32daef
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

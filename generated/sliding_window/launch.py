@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b76717b702541077
-#   text hash     267129a2ab3e325b
+#   content hash  c8a417fc7c9c3743
+#   text hash     f6f9a7762e27afef
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

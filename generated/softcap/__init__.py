@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  cfb1447e6dc3d9f4
-#   text hash     8b89b024f5df1c60
+#   content hash  4a320fd7deb9ca2a
+#   text hash     f0ffdc79b8d0200b
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30."""
 

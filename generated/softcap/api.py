@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  cfb1447e6dc3d9f4
-#   text hash     ea5308e2b083fabf
+#   content hash  4a320fd7deb9ca2a
+#   text hash     86a1b50271c6a50c
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

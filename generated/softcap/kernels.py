@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  cfb1447e6dc3d9f4
-#   text hash     3871abec7bf23b46
+#   content hash  4a320fd7deb9ca2a
+#   text hash     307031693985755e
 #   render with   attnforge render specs/softcap.yaml
 """The kernels: Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  cfb1447e6dc3d9f4
-#   text hash     7a19b09329ba03e8
+#   content hash  4a320fd7deb9ca2a
+#   text hash     24efe5389a941060
 #   render with   attnforge render specs/softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

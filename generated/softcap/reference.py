@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  cfb1447e6dc3d9f4
-#   text hash     370aedf04b103702
+#   content hash  4a320fd7deb9ca2a
+#   text hash     bab18804dc4217d9
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,0 +1,91 @@
+"""Generated suites fail on seeded faults: each kernel and term is broken once, as it could be by mistake."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+GENERATED = Path(__file__).parents[1] / "generated"
+
+# fault: variant, what stands there, what is put in its place, everywhere
+FAULTS = {
+    "causal mask leaves out the diagonal": (
+        "causal",
+        "k_pos[None, :] <= q_pos[:, None]",
+        "k_pos[None, :] < q_pos[:, None]",
+    ),
+    "window one too wide": ("runtime_window", "- k_pos[None, :] < window", "- k_pos[None, :] <= window"),
+    "window's tiles begin too late": (
+        "runtime_window",
+        "tl.maximum(q_first - window + 1, 0)",
+        "tl.maximum(q_first, 0)",
+    ),
+    "window's query tiles end too soon": ("runtime_window", "k_last + window - shift", "k_last + 1 - shift"),
+    "causal tiles end a tile too soon": ("causal", "tl.minimum(q_last + 1, k_len)", "tl.minimum(q_first + 1, k_len)"),
+    "a mixed tile taken for full": ("causal", "tl.minimum(q_first + 1, k_len)", "tl.minimum(q_last + 1, k_len)"),
+    "query tiles begin a tile too late": (
+        "causal",
+        "tl.maximum(k_first - shift, 0)",
+        "tl.maximum(k_last - shift, 0)",
+    ),
+    "prefix and causal swapped for their meet": ("prefix_lm", ") | (", ") & ("),
+    "softcap without its slope": ("softcap", "ds = ds * slope0", "ds = ds"),
+    "tail of the keys unmasked": ("full", "keep = (k_pos < k_len)[None, :]", "keep = (k_pos < k_len + 1)[None, :]"),
+    "dq without its scale": ("full", "dq * scale", "dq"),
+    "dk without its scale": ("full", "dk * scale", "dk"),
+    "a head of the group left out": ("causal", "tl.range(kv_h * GROUP, ", "tl.range(kv_h * GROUP + 1, "),
+    "the wrong key head": ("causal", "kv_h = h // GROUP", "kv_h = h % (Hq // GROUP)"),
+    "lse in the wrong units": ("full", "(m + tl.log2(l)) / LOG2E", "m + tl.log2(l)"),
+    "the rescaling of the sums forgotten": ("full", "l * shrink + tl.sum(p, 1)", "l + tl.sum(p, 1)"),
+    "the gradient of the lse dropped": ("full", "delta -= dlse", "delta -= 0"),
+    "delta forgotten in dq": ("full", "ds = p * (dp - delta[:, None])", "ds = p * dp"),
+    "rotation the wrong way": ("rope", "b * cos + a * sin", "b * cos - a * sin"),
+    "gradients not turned back": ("rope", "*ctx.saved_tensors, -ctx.sign", "*ctx.saved_tensors, ctx.sign"),
+    "positions from the top": ("rope", "tl.where(h < Hq, row + (k_len - q_len), row)", "row"),
+    "decay with the wrong sign": ("log_decay", "log_decay_k_sum -= ", "log_decay_k_sum += "),
+    "decay scanned the wrong way back": ("log_decay", "not ctx.reverse", "ctx.reverse"),
+    "decay not carried on": ("log_decay", "carry += tl.sum(x, 0)", "carry += 0"),
+    "slopes of the wrong side": (
+        "alibi",
+        "tl.abs(q_pos[:, None] - k_pos[None, :])",
+        "(q_pos[:, None] - k_pos[None, :] + 1)",
+    ),
+    "slopes of the first head": ("alibi", "slopes_ptr + tl.cast(h, tl.int64)", "slopes_ptr + 0"),
+    "another sequence's keys": ("packed_causal", "k_desc.load([k_offset + k_start", "k_desc.load([k_start"),
+    "rows written to the first sequence": ("packed_causal", "(q_offset.to(tl.int64) * Hq + h) * DV", "h * DV"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_suite_fails_on(fault: str, tmp_path: Path) -> None:
+    variant, right, wrong = FAULTS[fault]
+    package = tmp_path / "generated" / variant
+    shutil.copytree(GENERATED / variant, package, ignore=shutil.ignore_patterns("__pycache__"))
+    found = 0
+    for name in ("kernels.py", "launch.py"):
+        text = (package / name).read_text()
+        found += text.count(right)
+        (package / name).write_text(text.replace(right, wrong))
+    assert found, "the fault has no place in the package: bring this test up to date"
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-x",
+        "-q",
+        "-c",
+        os.devnull,
+        f"--rootdir={tmp_path}",
+        "-p",
+        "no:cacheprovider",
+    ]
+    env = os.environ | {"TRITON_INTERPRET": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run([*command, str(package)], env=env, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1, done.stdout[-2000:]
+    # for the fault's own reason: an error, not a file that no longer runs
+    assert "AssertionError" in done.stdout, done.stdout[-2000:]

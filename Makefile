@@ -35,7 +35,7 @@ test: $(STAMP)
 	$(BIN)/python -m pytest -n $(WORKERS) generated
 
 gpu-test:
-	$(PYTHON) -m pytest generated
+	$(PYTHON) -m pytest generated tests/test_gpu.py
 
 # torch asks for one version of triton; --no-deps puts another one beside it
 $(FLOOR)/.installed: pyproject.toml constraints.txt

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e48bd86050f3bd89
-#   text hash     54e0f359bf2720bb
+#   content hash  311fb7434396cd7b
+#   text hash     c0135108bf177626
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e48bd86050f3bd89
-#   text hash     a645df2b26ba2553
+#   content hash  311fb7434396cd7b
+#   text hash     15c0a8ede618d225
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e48bd86050f3bd89
-#   text hash     feb688e99aaf87b2
+#   content hash  311fb7434396cd7b
+#   text hash     428d948168055b51
 #   render with   attnforge render specs/alibi.yaml
 """The kernels: Causal attention with linear biases, one slope a head.
 

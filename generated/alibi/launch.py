@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e48bd86050f3bd89
-#   text hash     0215ef4db3a82d23
+#   content hash  311fb7434396cd7b
+#   text hash     76b6c4f5acb3ac5e
 #   render with   attnforge render specs/alibi.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

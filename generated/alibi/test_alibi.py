@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e48bd86050f3bd89
-#   text hash     7a073dba832a2e73
+#   content hash  311fb7434396cd7b
+#   text hash     7cac93d0643c2961
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -320,6 +320,11 @@ def test_hidden_keys_leak_into_no_row():
     before, after = (reference(**widened(x)) for x in (inputs, changed))
     rows = (before == after).all(-1)
     assert torch.equal(attention(**inputs)[rows], attention(**changed)[rows])
+
+
+@pytest.mark.skipif(not GPU, reason="needs a GPU")
+def test_more_heads_than_a_grid_axis_holds():
+    check(replace(SMALL, q_lens=(5,) * 1100, k_lens=(5,) * 1100, Hq=64, Hkv=64, dtype=torch.bfloat16))
 
 
 def test_second_derivative_raises():

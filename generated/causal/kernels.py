@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  81bdf53b70140b85
-#   text hash     e24f927d0f57dc12
+#   content hash  5b33fb8d95307956
+#   text hash     384ee5b0e8d66a5a
 #   render with   attnforge render specs/causal.yaml
 """The kernels: Causal attention with grouped heads.
 

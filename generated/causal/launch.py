@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  81bdf53b70140b85
-#   text hash     dbd5ed8950b84ae7
+#   content hash  5b33fb8d95307956
+#   text hash     210caf1b895e17d0
 #   render with   attnforge render specs/causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

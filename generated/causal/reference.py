@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  81bdf53b70140b85
-#   text hash     5b8689fd74e0033a
+#   content hash  5b33fb8d95307956
+#   text hash     5129873c30ec5026
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  125083c3d30dc863
-#   text hash     7a37c21943d51ec9
+#   content hash  04caede43d69838b
+#   text hash     cbbfa0ec72144d39
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

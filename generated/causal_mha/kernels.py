@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  125083c3d30dc863
-#   text hash     8ce33b1aa1007c8a
+#   content hash  04caede43d69838b
+#   text hash     5cf90e25267a6b34
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernels: Causal attention with as many key heads as query heads.
 

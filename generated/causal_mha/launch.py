@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  125083c3d30dc863
-#   text hash     fcaa3921efc11e93
+#   content hash  04caede43d69838b
+#   text hash     ef8142cb6772f166
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ea39e8bdb045f0dd
-#   text hash     5990c3ea225f7ce8
+#   content hash  4f58c26427f5d4d9
+#   text hash     24f78fcc5deaee56
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ea39e8bdb045f0dd
-#   text hash     e13a710f34092986
+#   content hash  4f58c26427f5d4d9
+#   text hash     ae12377cdaf2d68b
 #   render with   attnforge render specs/full.yaml
 """The kernels: Softmax attention without a mask.
 

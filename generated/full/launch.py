@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ea39e8bdb045f0dd
-#   text hash     bfdeb3bdf8bb70ac
+#   content hash  4f58c26427f5d4d9
+#   text hash     724ca242e4bdc7d7
 #   render with   attnforge render specs/full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ea39e8bdb045f0dd
-#   text hash     a4292862d52738db
+#   content hash  4f58c26427f5d4d9
+#   text hash     a072cf511237f509
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4eba6e9cb8ea5acb
-#   text hash     2a6b75146a3502d1
+#   content hash  b7306fc07865db0e
+#   text hash     48019f61388749e8
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head."""
 

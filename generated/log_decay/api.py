@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4eba6e9cb8ea5acb
-#   text hash     39d871f3e103f8be
+#   content hash  b7306fc07865db0e
+#   text hash     71d57329073d4652
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

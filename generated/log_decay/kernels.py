@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4eba6e9cb8ea5acb
-#   text hash     43d24e8e4f5995ba
+#   content hash  b7306fc07865db0e
+#   text hash     56c39a8b0931dc0d
 #   render with   attnforge render specs/log_decay.yaml
 """The kernels: Causal attention that forgets by a decay learned for each token and head.
 

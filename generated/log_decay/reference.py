@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4eba6e9cb8ea5acb
-#   text hash     05052330c22babe7
+#   content hash  b7306fc07865db0e
+#   text hash     021b55cc1bfcbf54
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

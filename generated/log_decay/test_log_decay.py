@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4eba6e9cb8ea5acb
-#   text hash     4a68fc62924fd603
+#   content hash  b7306fc07865db0e
+#   text hash     a871d6c7acca1cad
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -293,6 +293,11 @@ def test_hidden_keys_leak_into_no_row():
     before, after = (reference(**widened(x)) for x in (inputs, changed))
     rows = (before == after).all(-1)
     assert torch.equal(attention(**inputs)[rows], attention(**changed)[rows])
+
+
+@pytest.mark.skipif(not GPU, reason="needs a GPU")
+def test_more_heads_than_a_grid_axis_holds():
+    check(replace(SMALL, q_lens=(5,) * 1100, k_lens=(5,) * 1100, Hq=64, Hkv=64, dtype=torch.bfloat16))
 
 
 def test_second_derivative_raises():

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  37da43eaa5988564
-#   text hash     294d4251bc143e52
+#   content hash  76751c3627b81cd3
+#   text hash     cc48107a167b8a3e
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernels: Causal attention for sequences packed into one tensor.
 

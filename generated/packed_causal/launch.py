@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  37da43eaa5988564
-#   text hash     ab770154929d993c
+#   content hash  76751c3627b81cd3
+#   text hash     d9cd6d383d506a9b
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

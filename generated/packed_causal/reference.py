@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  37da43eaa5988564
-#   text hash     a294e81ced45da9f
+#   content hash  76751c3627b81cd3
+#   text hash     25ab557b8100de32
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6cce2d997e1eee8c
-#   text hash     a989e194421172de
+#   content hash  f8c7be16b637f890
+#   text hash     dca0870efd6f708d
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

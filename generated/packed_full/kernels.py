@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6cce2d997e1eee8c
-#   text hash     e115497fa15f2a3a
+#   content hash  f8c7be16b637f890
+#   text hash     1739e849ad8a5ad3
 #   render with   attnforge render specs/packed_full.yaml
 """The kernels: Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6cce2d997e1eee8c
-#   text hash     f43789b695f61207
+#   content hash  f8c7be16b637f890
+#   text hash     50e818a928f9c334
 #   render with   attnforge render specs/packed_full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6cce2d997e1eee8c
-#   text hash     b209349c41cb2a64
+#   content hash  f8c7be16b637f890
+#   text hash     fa7b0c310e799989
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

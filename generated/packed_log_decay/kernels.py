@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  fa714c2796a81e7c
-#   text hash     372b13bdfda3e0d3
+#   content hash  ee40c881ef3e9f97
+#   text hash     b3bf898f8c1c8836
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The kernels: Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

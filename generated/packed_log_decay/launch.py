@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  fa714c2796a81e7c
-#   text hash     a6da92e67e22e5d0
+#   content hash  ee40c881ef3e9f97
+#   text hash     7ba32aadea3166bf
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  fa714c2796a81e7c
-#   text hash     e7580ccb0a651e9f
+#   content hash  ee40c881ef3e9f97
+#   text hash     daa39c3bcec67751
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

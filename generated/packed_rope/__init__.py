@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  deb6cf9b362c073e
-#   text hash     5fd035eaa89a57cb
+#   content hash  b3e74a5ffa93f915
+#   text hash     5792cfe7043fa2d2
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor."""
 

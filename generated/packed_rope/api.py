@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  deb6cf9b362c073e
-#   text hash     4e4998030c6f64e5
+#   content hash  b3e74a5ffa93f915
+#   text hash     2306fab981298be9
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

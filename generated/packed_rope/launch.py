@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  deb6cf9b362c073e
-#   text hash     4277d0a0011619ce
+#   content hash  b3e74a5ffa93f915
+#   text hash     cc449216106a7439
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

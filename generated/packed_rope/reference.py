@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  deb6cf9b362c073e
-#   text hash     1c29e37c8bb7722e
+#   content hash  b3e74a5ffa93f915
+#   text hash     7b5071e0b9dbf134
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  deb6cf9b362c073e
-#   text hash     d3c8a9ae0c2864b0
+#   content hash  b3e74a5ffa93f915
+#   text hash     ce23f39b0fe73c07
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -304,6 +304,11 @@ def test_hidden_keys_leak_into_no_row():
     before, after = (reference(**widened(x)) for x in (inputs, changed))
     rows = (before == after).all(-1)
     assert torch.equal(attention(**inputs)[rows], attention(**changed)[rows])
+
+
+@pytest.mark.skipif(not GPU, reason="needs a GPU")
+def test_more_heads_than_a_grid_axis_holds():
+    check(replace(SMALL, q_lens=(5,) * 1100, k_lens=(5,) * 1100, Hq=64, Hkv=64, dtype=torch.bfloat16))
 
 
 def test_second_derivative_raises():

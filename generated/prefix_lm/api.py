@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2a50b35afaf2d671
-#   text hash     cd0ee0e838593110
+#   content hash  4991ef43b619d8e8
+#   text hash     4d973bc7fe762a89
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2a50b35afaf2d671
-#   text hash     10a82b1069e9261f
+#   content hash  4991ef43b619d8e8
+#   text hash     b2b641540c3bf7dc
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernels: Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2a50b35afaf2d671
-#   text hash     869a19a6623dee14
+#   content hash  4991ef43b619d8e8
+#   text hash     26a7cfc85a802a34
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

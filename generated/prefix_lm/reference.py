@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2a50b35afaf2d671
-#   text hash     910f4e1097fd9632
+#   content hash  4991ef43b619d8e8
+#   text hash     1688def1e4657ef5
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

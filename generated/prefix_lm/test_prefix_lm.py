@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2a50b35afaf2d671
-#   text hash     20501540a1db9d24
+#   content hash  4991ef43b619d8e8
+#   text hash     fd52fb52ada0ba0f
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -295,6 +295,11 @@ def test_hidden_keys_leak_into_no_row():
     before, after = (reference(**widened(x)) for x in (inputs, changed))
     rows = (before == after).all(-1)
     assert torch.equal(attention(**inputs)[rows], attention(**changed)[rows])
+
+
+@pytest.mark.skipif(not GPU, reason="needs a GPU")
+def test_more_heads_than_a_grid_axis_holds():
+    check(replace(SMALL, q_lens=(5,) * 1100, k_lens=(5,) * 1100, Hq=64, Hkv=64, dtype=torch.bfloat16))
 
 
 def test_second_derivative_raises():

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  847c2a3fd8e2e69e
-#   text hash     a6abad976ccb1237
+#   content hash  d670715022ab815c
+#   text hash     6a56f5adbc624901
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  847c2a3fd8e2e69e
-#   text hash     7d1a01c0cc9f79c6
+#   content hash  d670715022ab815c
+#   text hash     541b9a763b515356
 #   render with   attnforge render specs/rope.yaml
 """The kernels: Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  847c2a3fd8e2e69e
-#   text hash     9c46b58acb1dc3e2
+#   content hash  d670715022ab815c
+#   text hash     be7b21dcd4e5d462
 #   render with   attnforge render specs/rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

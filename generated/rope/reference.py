@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  847c2a3fd8e2e69e
-#   text hash     c9e58c7cb7659c8f
+#   content hash  d670715022ab815c
+#   text hash     8fe3b050c3e1bce6
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5854cb4d8a0c994c
-#   text hash     4a2fab79507aaee4
+#   content hash  49be0a8bea68d008
+#   text hash     e0a02c06579a2051
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5854cb4d8a0c994c
-#   text hash     0bfbcbda75432749
+#   content hash  49be0a8bea68d008
+#   text hash     c06c670c1cd705e6
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

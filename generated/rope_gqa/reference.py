@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5854cb4d8a0c994c
-#   text hash     09697b7f3f120754
+#   content hash  49be0a8bea68d008
+#   text hash     804adacb96126b63
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

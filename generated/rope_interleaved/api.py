@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  102d0b509480924e
-#   text hash     4b4f6d496a00587f
+#   content hash  9b7afc6c01e54a4b
+#   text hash     d6fc88da695fc262
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  102d0b509480924e
-#   text hash     c8b9417efecf44a6
+#   content hash  9b7afc6c01e54a4b
+#   text hash     34a425709f201c42
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

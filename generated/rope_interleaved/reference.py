@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  102d0b509480924e
-#   text hash     25d16d9ab0449e71
+#   content hash  9b7afc6c01e54a4b
+#   text hash     933be11f71a2b908
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c3873263ff30c8c9
-#   text hash     037a95800f25e9ac
+#   content hash  bf6ff5342e955d3c
+#   text hash     5c5222b0a8dbaae0
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c3873263ff30c8c9
-#   text hash     c7bc32497d7973f1
+#   content hash  bf6ff5342e955d3c
+#   text hash     fe0467fe076211e0
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernels: Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c3873263ff30c8c9
-#   text hash     3bb78605e6895d3b
+#   content hash  bf6ff5342e955d3c
+#   text hash     13c2ba4f97ce6eeb
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c3873263ff30c8c9
-#   text hash     6f903c4bd077c43d
+#   content hash  bf6ff5342e955d3c
+#   text hash     c5062fddcd080930
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f2ef45a142a19896
-#   text hash     9f3bf767317b4cde
+#   content hash  3d43118fccaf3ce9
+#   text hash     1539cd92fe85c994
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says."""
 

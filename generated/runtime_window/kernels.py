@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f2ef45a142a19896
-#   text hash     cd19ff864d5d6336
+#   content hash  3d43118fccaf3ce9
+#   text hash     ad7e83fc95497011
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernels: Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f2ef45a142a19896
-#   text hash     1fc4fd1516275d91
+#   content hash  3d43118fccaf3ce9
+#   text hash     7b06838697c5e648
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f2ef45a142a19896
-#   text hash     934eab4ce6cbcad4
+#   content hash  3d43118fccaf3ce9
+#   text hash     c49013e03ec4c9c8
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

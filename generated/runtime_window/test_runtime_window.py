@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f2ef45a142a19896
-#   text hash     f167dd5215b0e301
+#   content hash  3d43118fccaf3ce9
+#   text hash     1c0168868f7433ab
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -298,6 +298,11 @@ def test_hidden_keys_leak_into_no_row():
     before, after = (reference(**widened(x)) for x in (inputs, changed))
     rows = (before == after).all(-1)
     assert torch.equal(attention(**inputs)[rows], attention(**changed)[rows])
+
+
+@pytest.mark.skipif(not GPU, reason="needs a GPU")
+def test_more_heads_than_a_grid_axis_holds():
+    check(replace(SMALL, q_lens=(5,) * 1100, k_lens=(5,) * 1100, Hq=64, Hkv=64, dtype=torch.bfloat16))
 
 
 def test_second_derivative_raises():

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c8a417fc7c9c3743
-#   text hash     174c062475094bf8
+#   content hash  4764ac6ae3b0e501
+#   text hash     6836850b35b7faa8
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c8a417fc7c9c3743
-#   text hash     f8b3239a4d32daef
+#   content hash  4764ac6ae3b0e501
+#   text hash     be213b2253249391
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c8a417fc7c9c3743
-#   text hash     e4cba89462423ec7
+#   content hash  4764ac6ae3b0e501
+#   text hash     48f6175204955aa0
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernels: Causal attention to the 1024 most recent keys.
 

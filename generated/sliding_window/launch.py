@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c8a417fc7c9c3743
-#   text hash     f6f9a7762e27afef
+#   content hash  4764ac6ae3b0e501
+#   text hash     9cc16ad2696c600d
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

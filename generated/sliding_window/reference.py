@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c8a417fc7c9c3743
-#   text hash     9925decc06f3d628
+#   content hash  4764ac6ae3b0e501
+#   text hash     74bccff5482a99f0
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

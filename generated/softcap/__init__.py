@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4a320fd7deb9ca2a
-#   text hash     f0ffdc79b8d0200b
+#   content hash  040bf4e2ce8489cf
+#   text hash     96eee240fcf15323
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30."""
 

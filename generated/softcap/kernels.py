@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4a320fd7deb9ca2a
-#   text hash     307031693985755e
+#   content hash  040bf4e2ce8489cf
+#   text hash     1847d9dd757bbdf0
 #   render with   attnforge render specs/softcap.yaml
 """The kernels: Causal attention with scores capped smoothly at 30.
 

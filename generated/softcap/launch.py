@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4a320fd7deb9ca2a
-#   text hash     24efe5389a941060
+#   content hash  040bf4e2ce8489cf
+#   text hash     af7b963592246663
 #   render with   attnforge render specs/softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4a320fd7deb9ca2a
-#   text hash     bab18804dc4217d9
+#   content hash  040bf4e2ce8489cf
+#   text hash     acdc90a31e9e3e19
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

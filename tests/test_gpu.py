@@ -1,0 +1,45 @@
+"""What only a large GPU can show: tensors of more elements than 32 bits count."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+GIB = 40
+enough = torch.cuda.is_available() and torch.cuda.get_device_properties(0).total_memory > GIB << 30
+pytestmark = pytest.mark.skipif(not enough, reason=f"needs a GPU with {GIB} GiB")
+COUNT, T, D, HQ, HKV = 4100, 128, 128, 32, 2
+
+
+def results(name: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, packed: bool) -> dict[str, torch.Tensor]:
+    """Out, LSE and gradients of the last of some sequences."""
+    attention = importlib.import_module(f"generated.{name}").attention
+    inputs = [x.detach() for x in (q, k, v)]
+    more: dict[str, Any] = {}
+    if packed:
+        inputs = [x.flatten(0, 1) for x in inputs]
+        more = {"cu_seqlens": torch.arange(len(q) + 1, device="cuda", dtype=torch.int32) * T, "max_seqlen": T}
+    learned = [x.requires_grad_() for x in inputs]
+    out, lse = attention(*learned, **more, return_lse=True)
+    dq, dk, dv = torch.autograd.grad(out, learned, torch.ones_like(out))
+    rows = slice(-T, None) if packed else slice(-1, None)
+    found = {"out": out[rows], "dq": dq[rows], "dk": dk[rows], "dv": dv[rows]}
+    found["lse"] = lse[..., rows] if packed else lse[rows]
+    return {key: x.detach().clone() for key, x in found.items()}
+
+
+@pytest.mark.parametrize("name", ["causal", "packed_causal"])
+def test_more_elements_than_32_bits_count(name: str) -> None:
+    make = torch.Generator("cuda").manual_seed(0)
+    q, k, v = (torch.randn(COUNT, T, h, D, generator=make, device="cuda", dtype=torch.bfloat16) for h in (HQ, HKV, HKV))
+    assert q.numel() > 2**31
+    packed = name.startswith("packed")
+    alone = results(name, q[-1:], k[-1:], v[-1:], packed)
+    for key, x in results(name, q, k, v, packed).items():
+        torch.testing.assert_close(x, alone[key], msg=key)

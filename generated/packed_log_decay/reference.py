@@ -2,7 +2,7 @@
 #
 #   made from     specs/packed_log_decay.yaml
 #   content hash  ee40c881ef3e9f97
-#   text hash     daa39c3bcec67751
+#   text hash     b2937ab37394a4e3
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -91,22 +91,23 @@ def _attention(
 
 def _attend(q, k, v, log_decay, scale, rounds_to):
     """Attention of a batch whose sequences have one length: q (B, Tq, Hq, D), k (B, Tk, Hkv, D), v (B, Tk, Hkv, Dv)."""
-    batch = q.shape[0]
     q_len = q.shape[1]
     k_len = k.shape[1]
     heads = q.shape[2]
     dtype = q.dtype
     device = q.device
-    b = torch.arange(batch, device=device)[:, None, None, None]
-    h = torch.arange(heads, device=device)[:, None, None]
     q_pos = torch.arange(k_len - q_len, k_len, device=device)[:, None]
     k_pos = torch.arange(k_len, device=device)
     k, v = (x.repeat_interleave(heads // x.shape[2], 2) for x in (k, v))
-    log_decay = log_decay.to(dtype).cumsum(1).expand(batch, -1, heads)
+    log_decay = log_decay.to(dtype).cumsum(1)
 
     score = _round(torch.einsum("bihd,bjhd->bhij", q, k), rounds_to, backward=True) * scale
     keep = k_pos <= q_pos  # causal
-    score = score + log_decay[b, q_pos, h] - log_decay[b, k_pos, h]  # log_decay
+    score = (
+        score
+        + log_decay[:, k_len - q_len :].permute(0, 2, 1)[:, :, :, None]
+        - log_decay.permute(0, 2, 1)[:, :, None, :]
+    )  # log_decay
     score = torch.where(keep, score, -math.inf)
     if rounds_to is None:
         weight, lse = _softmax(score)

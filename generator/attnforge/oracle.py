@@ -185,6 +185,8 @@ class _Leaf:
         # axes that stand in a score's own order broadcast by themselves
         if not node.args and given.axes == tuple(axis for axis in SCORE_AXES if axis in given.axes):
             return f"{given.name}[{_view(given.axes)}]"
+        if "token" in given.axes and "kv_head" not in given.axes:
+            return _row(given, str(node.args[0].value))
         self.gathered.add(given.name)
         written = list(node.args)
         return f"{given.name}[{', '.join(self._index(axis, written) for axis in given.axes)}]"
@@ -200,6 +202,18 @@ class _Leaf:
             return text
         last = "k_len - 1" if axis == "token" else str(int(axis) - 1)
         return f"torch.as_tensor({text}).clamp(0, {last})" if printers.is_scalar(node) else f"{text}.clamp(0, {last})"
+
+
+def _row(given: Input, side: str) -> str:
+    """An input read at a position, with the axes of a score: an index would be slow to differentiate."""
+    axes = [{"q": "query", "k": "key"}[side] if axis == "token" else axis for axis in given.axes]
+    text = given.name
+    if side == "q":
+        text += f"[{':, ' * axes.index('query')}k_len - q_len :]"
+    wanted = [axis for axis in SCORE_AXES if axis in axes]
+    if wanted != axes:
+        text += f".permute({', '.join(str(axes.index(axis)) for axis in wanted)})"
+    return f"{text}[{_view(tuple(wanted))}]"
 
 
 def _view(axes: tuple[str, ...]) -> str:

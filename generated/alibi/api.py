@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  311fb7434396cd7b
-#   text hash     15c0a8ede618d225
+#   content hash  109d78827b0428e0
+#   text hash     81cf666d418d2ec7
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  311fb7434396cd7b
-#   text hash     428d948168055b51
+#   content hash  109d78827b0428e0
+#   text hash     d948b2cb0342069b
 #   render with   attnforge render specs/alibi.yaml
 """The kernels: Causal attention with linear biases, one slope a head.
 

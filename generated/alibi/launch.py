@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  311fb7434396cd7b
-#   text hash     76b6c4f5acb3ac5e
+#   content hash  109d78827b0428e0
+#   text hash     bbd63833c988ee4b
 #   render with   attnforge render specs/alibi.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  311fb7434396cd7b
-#   text hash     9568104fc616b416
+#   content hash  109d78827b0428e0
+#   text hash     47c2d403042fa704
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

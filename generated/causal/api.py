@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5b33fb8d95307956
-#   text hash     0e6802529bde76c5
+#   content hash  0b7f84f11c52fa12
+#   text hash     c428f03ff1e1d66d
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

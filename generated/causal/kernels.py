@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5b33fb8d95307956
-#   text hash     384ee5b0e8d66a5a
+#   content hash  0b7f84f11c52fa12
+#   text hash     dca5b1e5948480d6
 #   render with   attnforge render specs/causal.yaml
 """The kernels: Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5b33fb8d95307956
-#   text hash     210caf1b895e17d0
+#   content hash  0b7f84f11c52fa12
+#   text hash     ebd2bc08c482cdbd
 #   render with   attnforge render specs/causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  04caede43d69838b
-#   text hash     869abf6ae425242a
+#   content hash  144bd5381abcfb74
+#   text hash     c758dc84a1af4a81
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads."""
 

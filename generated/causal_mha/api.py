@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  04caede43d69838b
-#   text hash     cbbfa0ec72144d39
+#   content hash  144bd5381abcfb74
+#   text hash     bd4a30615b0376b5
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

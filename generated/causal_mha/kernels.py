@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  04caede43d69838b
-#   text hash     5cf90e25267a6b34
+#   content hash  144bd5381abcfb74
+#   text hash     3c344304a4bb4fcb
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernels: Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  04caede43d69838b
-#   text hash     ef8142cb6772f166
+#   content hash  144bd5381abcfb74
+#   text hash     7ff1048a3e895e5a
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

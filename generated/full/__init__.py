@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4f58c26427f5d4d9
-#   text hash     24f78fcc5deaee56
+#   content hash  d4b3653c8ca35e58
+#   text hash     0d03341abac6217f
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4f58c26427f5d4d9
-#   text hash     0dbc0c79e0fc58b6
+#   content hash  d4b3653c8ca35e58
+#   text hash     4e2fcdf5bf3e16f6
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4f58c26427f5d4d9
-#   text hash     ae12377cdaf2d68b
+#   content hash  d4b3653c8ca35e58
+#   text hash     84b3a9dcb5213b4c
 #   render with   attnforge render specs/full.yaml
 """The kernels: Softmax attention without a mask.
 

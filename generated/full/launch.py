@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4f58c26427f5d4d9
-#   text hash     724ca242e4bdc7d7
+#   content hash  d4b3653c8ca35e58
+#   text hash     70490ee98f438da8
 #   render with   attnforge render specs/full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b7306fc07865db0e
-#   text hash     d3f3db03eb2c3847
+#   content hash  f727da46714d0048
+#   text hash     8bfa5f38788a56f0
 #   render with   attnforge render specs/log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

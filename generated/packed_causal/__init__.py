@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  76751c3627b81cd3
-#   text hash     652b8f8230152154
+#   content hash  4c2aa6b4cd8f330f
+#   text hash     27ed65f0bbb93876
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor."""
 

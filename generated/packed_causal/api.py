@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  76751c3627b81cd3
-#   text hash     be8772260771ce94
+#   content hash  4c2aa6b4cd8f330f
+#   text hash     ae9019e7837b3cff
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  76751c3627b81cd3
-#   text hash     cc48107a167b8a3e
+#   content hash  4c2aa6b4cd8f330f
+#   text hash     8cae809f0edb8091
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernels: Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  76751c3627b81cd3
-#   text hash     d9cd6d383d506a9b
+#   content hash  4c2aa6b4cd8f330f
+#   text hash     f1e19181a12ef359
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

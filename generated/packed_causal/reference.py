@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  76751c3627b81cd3
-#   text hash     25ab557b8100de32
+#   content hash  4c2aa6b4cd8f330f
+#   text hash     71ce9565aa4169e1
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f8c7be16b637f890
-#   text hash     dca0870efd6f708d
+#   content hash  701f2005e77f6a42
+#   text hash     be3886c7cb0ed127
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f8c7be16b637f890
-#   text hash     1739e849ad8a5ad3
+#   content hash  701f2005e77f6a42
+#   text hash     dd4e9aa818f47b9e
 #   render with   attnforge render specs/packed_full.yaml
 """The kernels: Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f8c7be16b637f890
-#   text hash     50e818a928f9c334
+#   content hash  701f2005e77f6a42
+#   text hash     2e35766c66b6350c
 #   render with   attnforge render specs/packed_full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

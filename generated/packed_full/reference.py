@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f8c7be16b637f890
-#   text hash     fa7b0c310e799989
+#   content hash  701f2005e77f6a42
+#   text hash     eb0513202fcc623c
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  ee40c881ef3e9f97
-#   text hash     7eccf5505564c8ba
+#   content hash  0884b0247b23c402
+#   text hash     4b7f24ce9ab5ca30
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

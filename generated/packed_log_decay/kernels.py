@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  ee40c881ef3e9f97
-#   text hash     b3bf898f8c1c8836
+#   content hash  0884b0247b23c402
+#   text hash     4c44ca4df1c8b83b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The kernels: Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

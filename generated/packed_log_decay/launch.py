@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  ee40c881ef3e9f97
-#   text hash     7ba32aadea3166bf
+#   content hash  0884b0247b23c402
+#   text hash     5a5329c7ecf467b9
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  ee40c881ef3e9f97
-#   text hash     b2937ab37394a4e3
+#   content hash  0884b0247b23c402
+#   text hash     ef4024352a1fe16e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b3e74a5ffa93f915
-#   text hash     5792cfe7043fa2d2
+#   content hash  7f9e6c28349ca09e
+#   text hash     f9ad747276723ca6
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor."""
 

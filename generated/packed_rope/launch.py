@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b3e74a5ffa93f915
-#   text hash     cc449216106a7439
+#   content hash  7f9e6c28349ca09e
+#   text hash     9ab6018dd7915079
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

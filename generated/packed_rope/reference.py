@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b3e74a5ffa93f915
-#   text hash     7b5071e0b9dbf134
+#   content hash  7f9e6c28349ca09e
+#   text hash     c4e379b31dcfd459
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  4991ef43b619d8e8
-#   text hash     4d973bc7fe762a89
+#   content hash  b7997020425ad3f3
+#   text hash     fe20d7bea05fb1be
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  4991ef43b619d8e8
-#   text hash     b2b641540c3bf7dc
+#   content hash  b7997020425ad3f3
+#   text hash     495eadb7f6c5a617
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernels: Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  4991ef43b619d8e8
-#   text hash     26a7cfc85a802a34
+#   content hash  b7997020425ad3f3
+#   text hash     590dcfb55cf5ac8b
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  4991ef43b619d8e8
-#   text hash     1688def1e4657ef5
+#   content hash  b7997020425ad3f3
+#   text hash     b6bab94108325976
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d670715022ab815c
-#   text hash     d9a7345d1375bd8a
+#   content hash  cc122cf89cf0c2c0
+#   text hash     a460ae7eb0ac5a57
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads."""
 

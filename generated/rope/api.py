@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d670715022ab815c
-#   text hash     6a56f5adbc624901
+#   content hash  cc122cf89cf0c2c0
+#   text hash     bf3868530dddffd7
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d670715022ab815c
-#   text hash     541b9a763b515356
+#   content hash  cc122cf89cf0c2c0
+#   text hash     19212bd9a2891c25
 #   render with   attnforge render specs/rope.yaml
 """The kernels: Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d670715022ab815c
-#   text hash     be7b21dcd4e5d462
+#   content hash  cc122cf89cf0c2c0
+#   text hash     80e49c5d94bce20d
 #   render with   attnforge render specs/rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

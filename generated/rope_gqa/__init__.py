@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  49be0a8bea68d008
-#   text hash     1c88a5474c0f535d
+#   content hash  426378a21653a6b9
+#   text hash     a5fc9ad1eb41ba34
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads."""
 

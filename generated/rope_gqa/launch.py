@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  49be0a8bea68d008
-#   text hash     c06c670c1cd705e6
+#   content hash  426378a21653a6b9
+#   text hash     1350c28d29fa803c
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  49be0a8bea68d008
-#   text hash     804adacb96126b63
+#   content hash  426378a21653a6b9
+#   text hash     e92c1454482b5036
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9b7afc6c01e54a4b
-#   text hash     2bebefe2ea2a2a61
+#   content hash  40ac70b8a234f14b
+#   text hash     f7997a794239efac
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9b7afc6c01e54a4b
-#   text hash     d6fc88da695fc262
+#   content hash  40ac70b8a234f14b
+#   text hash     adefac236b03d8eb
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

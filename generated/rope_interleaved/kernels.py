@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9b7afc6c01e54a4b
-#   text hash     b5e6db7faf929b06
+#   content hash  40ac70b8a234f14b
+#   text hash     0753990bdfa89c0a
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernels: Causal attention with rotary embedding of neighbouring components.
 

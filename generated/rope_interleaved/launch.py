@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9b7afc6c01e54a4b
-#   text hash     34a425709f201c42
+#   content hash  40ac70b8a234f14b
+#   text hash     a7ff644d9b96b416
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  bf6ff5342e955d3c
-#   text hash     5c5222b0a8dbaae0
+#   content hash  5af6b40ffc4ee8e4
+#   text hash     058438e9754c5adb
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores."""
 

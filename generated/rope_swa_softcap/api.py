@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  bf6ff5342e955d3c
-#   text hash     7de651780fc8076e
+#   content hash  5af6b40ffc4ee8e4
+#   text hash     bd5cd87f82f3c78e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

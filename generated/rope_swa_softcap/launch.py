@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  bf6ff5342e955d3c
-#   text hash     13c2ba4f97ce6eeb
+#   content hash  5af6b40ffc4ee8e4
+#   text hash     ec25521b8051db1f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3d43118fccaf3ce9
-#   text hash     c2ad3e1a78b0cddd
+#   content hash  ac5d279ef2bad071
+#   text hash     843dc90388c22fb5
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3d43118fccaf3ce9
-#   text hash     ad7e83fc95497011
+#   content hash  ac5d279ef2bad071
+#   text hash     d93d985df4a105ac
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernels: Causal attention to the most recent keys, as many as each call says.
 

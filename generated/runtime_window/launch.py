@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3d43118fccaf3ce9
-#   text hash     7b06838697c5e648
+#   content hash  ac5d279ef2bad071
+#   text hash     544d0c201bea41c0
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

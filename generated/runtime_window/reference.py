@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3d43118fccaf3ce9
-#   text hash     c49013e03ec4c9c8
+#   content hash  ac5d279ef2bad071
+#   text hash     8a1aa4dfbcb16c64
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

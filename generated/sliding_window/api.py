@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4764ac6ae3b0e501
-#   text hash     be213b2253249391
+#   content hash  a006c931ca8596b3
+#   text hash     9a8c13fe2c12b888
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

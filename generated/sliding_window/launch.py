@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4764ac6ae3b0e501
-#   text hash     9cc16ad2696c600d
+#   content hash  a006c931ca8596b3
+#   text hash     c5e2d30c858201e9
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4764ac6ae3b0e501
-#   text hash     74bccff5482a99f0
+#   content hash  a006c931ca8596b3
+#   text hash     5dcf74ff9581c833
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

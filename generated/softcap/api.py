@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  040bf4e2ce8489cf
-#   text hash     ef2e6b96e59d8daa
+#   content hash  eb2fa293b7b1fe5f
+#   text hash     5631e38dff5ee346
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

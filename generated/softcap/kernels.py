@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  040bf4e2ce8489cf
-#   text hash     1847d9dd757bbdf0
+#   content hash  eb2fa293b7b1fe5f
+#   text hash     9c850b560475e9c7
 #   render with   attnforge render specs/softcap.yaml
 """The kernels: Causal attention with scores capped smoothly at 30.
 

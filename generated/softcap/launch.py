@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  040bf4e2ce8489cf
-#   text hash     af7b963592246663
+#   content hash  eb2fa293b7b1fe5f
+#   text hash     a3ca87f0762440eb
 #   render with   attnforge render specs/softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

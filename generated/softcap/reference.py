@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  040bf4e2ce8489cf
-#   text hash     acdc90a31e9e3e19
+#   content hash  eb2fa293b7b1fe5f
+#   text hash     1eca4c30e851aa67
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -16,7 +16,7 @@ class Tile(NamedTuple):
 
 Table = dict[str, dict[int, tuple[Tile, ...]]]
 
-# head sizes up to the key; measured on an NVIDIA H200 (16-bit), later rows are for GPUs with less shared memory
+# head sizes up to the key; the first of each measured on an NVIDIA H200, the others for GPUs with less shared memory
 HALF: Table = {
     "forward": {
         64: (Tile(128, 64, 4, 3), Tile(64, 64, 4, 2), Tile(32, 32, 4, 1)),
@@ -36,18 +36,18 @@ HALF: Table = {
 }
 SINGLE: Table = {
     "forward": {
-        64: (Tile(64, 64, 4, 2), Tile(32, 32, 4, 1)),
-        128: (Tile(64, 32, 4, 2), Tile(32, 32, 4, 1)),
-        256: (Tile(32, 32, 4, 1), Tile(16, 16, 4, 1)),
+        64: (Tile(32, 32, 4, 1),),
+        128: (Tile(32, 64, 8, 1), Tile(32, 32, 4, 1)),
+        256: (Tile(32, 64, 16, 1), Tile(32, 32, 8, 1), Tile(16, 16, 4, 1)),
     },
     "backward_dkv": {
-        64: (Tile(32, 64, 4, 1), Tile(32, 32, 4, 1)),
-        128: (Tile(32, 32, 4, 1), Tile(16, 32, 4, 1)),
-        256: (Tile(16, 32, 4, 1), Tile(16, 16, 4, 1)),
+        64: (Tile(16, 32, 4, 1),),
+        128: (Tile(32, 32, 8, 1), Tile(16, 32, 4, 1)),
+        256: (Tile(64, 32, 16, 1), Tile(32, 32, 16, 1), Tile(16, 16, 4, 1)),
     },
     "backward_dq": {
-        64: (Tile(64, 32, 4, 1), Tile(32, 32, 4, 1)),
-        128: (Tile(32, 32, 4, 1), Tile(32, 16, 4, 1)),
-        256: (Tile(32, 16, 4, 1), Tile(16, 16, 4, 1)),
+        64: (Tile(16, 32, 4, 1),),
+        128: (Tile(32, 32, 8, 1), Tile(16, 32, 4, 1)),
+        256: (Tile(32, 64, 16, 1), Tile(16, 32, 8, 1), Tile(16, 16, 4, 1)),
     },
 }

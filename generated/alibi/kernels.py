@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  109d78827b0428e0
-#   text hash     d948b2cb0342069b
+#   content hash  1c239f3a2cca82af
+#   text hash     213a4f1fdaf18f19
 #   render with   attnforge render specs/alibi.yaml
 """The kernels: Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  109d78827b0428e0
-#   text hash     ab872fb68cb7bc3e
+#   content hash  1c239f3a2cca82af
+#   text hash     3506b1d509275fd5
 #   render with   attnforge render specs/alibi.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

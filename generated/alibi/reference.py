@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  109d78827b0428e0
-#   text hash     47c2d403042fa704
+#   content hash  1c239f3a2cca82af
+#   text hash     223a380370426330
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

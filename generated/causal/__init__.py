@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0b7f84f11c52fa12
-#   text hash     17cc84002f87e971
+#   content hash  c0d6f7dbc26e047f
+#   text hash     2edd9f3bc668a153
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads."""
 

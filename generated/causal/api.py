@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0b7f84f11c52fa12
-#   text hash     c428f03ff1e1d66d
+#   content hash  c0d6f7dbc26e047f
+#   text hash     380b98410bc711a4
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0b7f84f11c52fa12
-#   text hash     dca5b1e5948480d6
+#   content hash  c0d6f7dbc26e047f
+#   text hash     7ef31087acf02c4e
 #   render with   attnforge render specs/causal.yaml
 """The kernels: Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0b7f84f11c52fa12
-#   text hash     c0662599988ffe0a
+#   content hash  c0d6f7dbc26e047f
+#   text hash     fb46dbd0d422b9f3
 #   render with   attnforge render specs/causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

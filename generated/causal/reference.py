@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0b7f84f11c52fa12
-#   text hash     80b43e50a4a7b68c
+#   content hash  c0d6f7dbc26e047f
+#   text hash     0926ccbe9771d228
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

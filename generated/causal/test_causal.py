@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0b7f84f11c52fa12
-#   text hash     06c067cc0851df1c
+#   content hash  c0d6f7dbc26e047f
+#   text hash     90b59266c4ef5bf1
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -63,7 +63,7 @@ class Make:
         return torch.randn(shape, generator=self.generator).to(DEVICE)
 
     def decays(self, shape):
-        return torch.nn.functional.logsigmoid(self.floats(shape) + 3)
+        return torch.nn.functional.logsigmoid(self.floats(shape) + 5)
 
     def integers(self, shape, end):
         return torch.randint(0, end, shape, generator=self.generator).to(DEVICE, torch.int32)

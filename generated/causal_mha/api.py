@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  144bd5381abcfb74
-#   text hash     bd4a30615b0376b5
+#   content hash  462a88f6200a8b09
+#   text hash     ed7df333328e26e4
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  144bd5381abcfb74
-#   text hash     3c344304a4bb4fcb
+#   content hash  462a88f6200a8b09
+#   text hash     95bdf334332bd061
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernels: Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  144bd5381abcfb74
-#   text hash     744b42706c71f19d
+#   content hash  462a88f6200a8b09
+#   text hash     95ea9545b9940143
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

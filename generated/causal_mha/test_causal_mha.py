@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  144bd5381abcfb74
-#   text hash     2a04eefbc16864f1
+#   content hash  462a88f6200a8b09
+#   text hash     75bc1fa39357b580
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -63,7 +63,7 @@ class Make:
         return torch.randn(shape, generator=self.generator).to(DEVICE)
 
     def decays(self, shape):
-        return torch.nn.functional.logsigmoid(self.floats(shape) + 3)
+        return torch.nn.functional.logsigmoid(self.floats(shape) + 5)
 
     def integers(self, shape, end):
         return torch.randint(0, end, shape, generator=self.generator).to(DEVICE, torch.int32)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d4b3653c8ca35e58
-#   text hash     0d03341abac6217f
+#   content hash  446d4468d1e31225
+#   text hash     f4018fd5e8175f2f
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask."""
 

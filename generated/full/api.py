@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d4b3653c8ca35e58
-#   text hash     4e2fcdf5bf3e16f6
+#   content hash  446d4468d1e31225
+#   text hash     19e253cd049cae7d
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

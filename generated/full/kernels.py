@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d4b3653c8ca35e58
-#   text hash     84b3a9dcb5213b4c
+#   content hash  446d4468d1e31225
+#   text hash     1c53b5aa43d9b08c
 #   render with   attnforge render specs/full.yaml
 """The kernels: Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d4b3653c8ca35e58
-#   text hash     6e9420ba4657a7e4
+#   content hash  446d4468d1e31225
+#   text hash     e1dcdbce1811201b
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

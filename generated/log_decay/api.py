@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f727da46714d0048
-#   text hash     9ba421040ac45464
+#   content hash  6441027c8e94f9fe
+#   text hash     2300d826dae44500
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f727da46714d0048
-#   text hash     c17f8e2244071c92
+#   content hash  6441027c8e94f9fe
+#   text hash     66408d009a2e35f3
 #   render with   attnforge render specs/log_decay.yaml
 """The kernels: Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f727da46714d0048
-#   text hash     32f0638b9009f8b9
+#   content hash  6441027c8e94f9fe
+#   text hash     ebd14da4511885fc
 #   render with   attnforge render specs/log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

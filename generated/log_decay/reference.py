@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f727da46714d0048
-#   text hash     12b111eacc094469
+#   content hash  6441027c8e94f9fe
+#   text hash     e00ed0d915d7773d
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

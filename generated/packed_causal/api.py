@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4c2aa6b4cd8f330f
-#   text hash     ae9019e7837b3cff
+#   content hash  9aff81f850a08440
+#   text hash     a477efa8f95e7ecc
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4c2aa6b4cd8f330f
-#   text hash     87acc952e5751c4e
+#   content hash  9aff81f850a08440
+#   text hash     b504e4534e33ee5b
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

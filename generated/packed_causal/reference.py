@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4c2aa6b4cd8f330f
-#   text hash     71ce9565aa4169e1
+#   content hash  9aff81f850a08440
+#   text hash     1f6efaa5d546d2a3
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4c2aa6b4cd8f330f
-#   text hash     076624090d853768
+#   content hash  9aff81f850a08440
+#   text hash     ff8d63aa4eaed321
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -63,7 +63,7 @@ class Make:
         return torch.randn(shape, generator=self.generator).to(DEVICE)
 
     def decays(self, shape):
-        return torch.nn.functional.logsigmoid(self.floats(shape) + 3)
+        return torch.nn.functional.logsigmoid(self.floats(shape) + 5)
 
     def integers(self, shape, end):
         return torch.randint(0, end, shape, generator=self.generator).to(DEVICE, torch.int32)

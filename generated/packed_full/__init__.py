@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  701f2005e77f6a42
-#   text hash     d2791d83091225d8
+#   content hash  28ff7beadabbd61d
+#   text hash     bc96a6251efebdea
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  701f2005e77f6a42
-#   text hash     dd4e9aa818f47b9e
+#   content hash  28ff7beadabbd61d
+#   text hash     e083c9caf87ac3da
 #   render with   attnforge render specs/packed_full.yaml
 """The kernels: Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  701f2005e77f6a42
-#   text hash     bec05b7b648b3ac3
+#   content hash  28ff7beadabbd61d
+#   text hash     f1a6fa73a178a07e
 #   render with   attnforge render specs/packed_full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  0884b0247b23c402
-#   text hash     4b7f24ce9ab5ca30
+#   content hash  421d995105c36bcc
+#   text hash     2e1ab1de4e4b8f18
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  0884b0247b23c402
-#   text hash     4c44ca4df1c8b83b
+#   content hash  421d995105c36bcc
+#   text hash     88f5cc5f4f786387
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The kernels: Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  0884b0247b23c402
-#   text hash     f4541a43774f2081
+#   content hash  421d995105c36bcc
+#   text hash     e32dd90d2615c829
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

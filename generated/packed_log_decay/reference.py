@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  0884b0247b23c402
-#   text hash     ef4024352a1fe16e
+#   content hash  421d995105c36bcc
+#   text hash     0cf94ed9fb57bf17
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  0884b0247b23c402
-#   text hash     7b273b8b14d68c08
+#   content hash  421d995105c36bcc
+#   text hash     7188971f4bf00e33
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -63,7 +63,7 @@ class Make:
         return torch.randn(shape, generator=self.generator).to(DEVICE)
 
     def decays(self, shape):
-        return torch.nn.functional.logsigmoid(self.floats(shape) + 3)
+        return torch.nn.functional.logsigmoid(self.floats(shape) + 5)
 
     def integers(self, shape, end):
         return torch.randint(0, end, shape, generator=self.generator).to(DEVICE, torch.int32)

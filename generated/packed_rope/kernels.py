@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  7f9e6c28349ca09e
-#   text hash     56f034d05b4299e8
+#   content hash  d40f1143c191b299
+#   text hash     49330dd5602989bc
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernels: Causal attention with rotary embedding for sequences packed into one tensor.
 

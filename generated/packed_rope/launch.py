@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  7f9e6c28349ca09e
-#   text hash     099d614ce098ab5a
+#   content hash  d40f1143c191b299
+#   text hash     5fe7f586f004bd2d
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  7f9e6c28349ca09e
-#   text hash     c4e379b31dcfd459
+#   content hash  d40f1143c191b299
+#   text hash     69ea79474e440304
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b7997020425ad3f3
-#   text hash     fe20d7bea05fb1be
+#   content hash  976f6bab69fde911
+#   text hash     211690318d45d118
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b7997020425ad3f3
-#   text hash     495eadb7f6c5a617
+#   content hash  976f6bab69fde911
+#   text hash     5b36d7021bf37b33
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernels: Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b7997020425ad3f3
-#   text hash     031ece116bf8f0cb
+#   content hash  976f6bab69fde911
+#   text hash     b513116520f66d87
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b7997020425ad3f3
-#   text hash     b6bab94108325976
+#   content hash  976f6bab69fde911
+#   text hash     8d314ba1145be6cc
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

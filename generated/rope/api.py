@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  cc122cf89cf0c2c0
-#   text hash     bf3868530dddffd7
+#   content hash  9a5c39cacad45266
+#   text hash     ae0e6d1c64b2ea8e
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

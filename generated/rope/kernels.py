@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  cc122cf89cf0c2c0
-#   text hash     19212bd9a2891c25
+#   content hash  9a5c39cacad45266
+#   text hash     d07c781089f3c945
 #   render with   attnforge render specs/rope.yaml
 """The kernels: Causal attention with rotary embedding, and as many key heads as query heads.
 

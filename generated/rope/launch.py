@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  cc122cf89cf0c2c0
-#   text hash     bfeacfa16d31cdd9
+#   content hash  9a5c39cacad45266
+#   text hash     151738a36997675b
 #   render with   attnforge render specs/rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  cc122cf89cf0c2c0
-#   text hash     3479e3ff5c619d73
+#   content hash  9a5c39cacad45266
+#   text hash     60f2b85067c19072
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  426378a21653a6b9
-#   text hash     74493c8a5593e627
+#   content hash  d45a6638cdaa3312
+#   text hash     2ef9c683b534fcb7
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

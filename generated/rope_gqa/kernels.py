@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  426378a21653a6b9
-#   text hash     cc21384c88df8ec4
+#   content hash  d45a6638cdaa3312
+#   text hash     c01093107d16b2f0
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  426378a21653a6b9
-#   text hash     bcca4acc41f7a246
+#   content hash  d45a6638cdaa3312
+#   text hash     ee5c0fda95d090e8
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  40ac70b8a234f14b
-#   text hash     f7997a794239efac
+#   content hash  c121c0cf2cd8f1fd
+#   text hash     96a4eaaad348731c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components."""
 

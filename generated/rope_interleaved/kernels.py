@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  40ac70b8a234f14b
-#   text hash     0753990bdfa89c0a
+#   content hash  c121c0cf2cd8f1fd
+#   text hash     256f62bcb7005363
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernels: Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  40ac70b8a234f14b
-#   text hash     d2905c05d9700878
+#   content hash  c121c0cf2cd8f1fd
+#   text hash     9aa64264c7b6d3f9
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

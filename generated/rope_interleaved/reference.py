@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  40ac70b8a234f14b
-#   text hash     5b628429d275a241
+#   content hash  c121c0cf2cd8f1fd
+#   text hash     af6eaf25a0be4c54
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

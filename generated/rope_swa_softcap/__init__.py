@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5af6b40ffc4ee8e4
-#   text hash     058438e9754c5adb
+#   content hash  952431396256ef9c
+#   text hash     3f9e0be5204cce76
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5af6b40ffc4ee8e4
-#   text hash     bd5cd87f82f3c78e
+#   content hash  952431396256ef9c
+#   text hash     c1bc44542ce85b7c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

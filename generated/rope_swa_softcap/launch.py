@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5af6b40ffc4ee8e4
-#   text hash     6cce54baa4efb209
+#   content hash  952431396256ef9c
+#   text hash     26f1223ab5ec486b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5af6b40ffc4ee8e4
-#   text hash     fed6e8e6e9ec71cb
+#   content hash  952431396256ef9c
+#   text hash     b77f97818bc6779b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ac5d279ef2bad071
-#   text hash     843dc90388c22fb5
+#   content hash  1242a07d054904bd
+#   text hash     3cbacd087fa72898
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ac5d279ef2bad071
-#   text hash     d93d985df4a105ac
+#   content hash  1242a07d054904bd
+#   text hash     48585cf967e8be38
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernels: Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ac5d279ef2bad071
-#   text hash     b7073faed95208a2
+#   content hash  1242a07d054904bd
+#   text hash     5b19115870850ea5
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

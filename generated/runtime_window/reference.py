@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ac5d279ef2bad071
-#   text hash     8a1aa4dfbcb16c64
+#   content hash  1242a07d054904bd
+#   text hash     4f846a1a4ed27f70
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

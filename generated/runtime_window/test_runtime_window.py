@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ac5d279ef2bad071
-#   text hash     04b8c1fa8cfba759
+#   content hash  1242a07d054904bd
+#   text hash     172f6a2488e29997
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -63,7 +63,7 @@ class Make:
         return torch.randn(shape, generator=self.generator).to(DEVICE)
 
     def decays(self, shape):
-        return torch.nn.functional.logsigmoid(self.floats(shape) + 3)
+        return torch.nn.functional.logsigmoid(self.floats(shape) + 5)
 
     def integers(self, shape, end):
         return torch.randint(0, end, shape, generator=self.generator).to(DEVICE, torch.int32)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a006c931ca8596b3
-#   text hash     9a8c13fe2c12b888
+#   content hash  6f6cb4fa80701341
+#   text hash     add2af94be4a559a
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a006c931ca8596b3
-#   text hash     73aa1803acee1fc3
+#   content hash  6f6cb4fa80701341
+#   text hash     eed9e1ab2579577d
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a006c931ca8596b3
-#   text hash     5dcf74ff9581c833
+#   content hash  6f6cb4fa80701341
+#   text hash     9db87220f94b0bb9
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  eb2fa293b7b1fe5f
-#   text hash     d5de52f54ce97a6c
+#   content hash  d9210bf1fb767687
+#   text hash     0f14011ec816c686
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30."""
 

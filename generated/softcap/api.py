@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  eb2fa293b7b1fe5f
-#   text hash     5631e38dff5ee346
+#   content hash  d9210bf1fb767687
+#   text hash     bec98f76f181447f
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  eb2fa293b7b1fe5f
-#   text hash     2fe3a3059336a5ca
+#   content hash  d9210bf1fb767687
+#   text hash     41911f64348bba7e
 #   render with   attnforge render specs/softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  eb2fa293b7b1fe5f
-#   text hash     1eca4c30e851aa67
+#   content hash  d9210bf1fb767687
+#   text hash     83901aa220a5a8eb
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

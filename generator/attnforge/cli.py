@@ -232,7 +232,8 @@ def _packages(arguments: Sequence[str]) -> list[Package]:
     from . import render as renderer
     from .emit import Package
 
-    return [Package(spec.name, spec.source, path, renderer.render(spec)) for path, spec in loaded.items()]
+    files = renderer.render_all(list(loaded.values()))
+    return [Package(s.name, s.source, path, made) for (path, s), made in zip(loaded.items(), files, strict=True)]
 
 
 def _report(findings: Sequence[Any]) -> None:

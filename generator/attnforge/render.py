@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import os
 import traceback
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import jinja2
@@ -31,6 +34,15 @@ def render(spec: Spec) -> dict[str, str]:
     head = header.write(spec.source, spec.text.encode(), resources.templates_digest(), __version__.encode())
     values = {"plan": planned, "oracle": oracle.build(spec, planned.arguments), "header": head.rstrip("\n")}
     return {file.format(name=spec.name): _file(template, values) for file, template in _FILES.items()}
+
+
+def render_all(specs: Sequence[Spec]) -> list[dict[str, str]]:
+    """The packages of several specs; formatting takes most of the time, so that many are shared out among the cores."""
+    cores = os.cpu_count() or 1
+    if len(specs) < 4 or cores == 1:
+        return [render(spec) for spec in specs]
+    with ProcessPoolExecutor(min(cores, len(specs))) as pool:
+        return list(pool.map(render, specs))
 
 
 def _file(template: str, values: dict[str, Any]) -> str:

@@ -2,7 +2,7 @@
 #
 #   made from     specs/runtime_window.yaml
 #   content hash  1242a07d054904bd
-#   text hash     3cbacd087fa72898
+#   text hash     d75cc95603e8ce77
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -36,7 +36,7 @@ def attention(
     """
     q, k, v = _cast(q), _cast(k), _cast(v)
     _check_operands(q, k, v)
-    _check_int("window", window, minimum=1)
+    _check_int("window", window, minimum=1, maximum=268435456)
     if scale is None:
         scale = 1 / math.sqrt(q.shape[-1])
     else:

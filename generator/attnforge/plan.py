@@ -11,6 +11,7 @@ from . import printers, tiles, walk
 from .binding import ROW_AXES, Sum, View, seen_axes
 from .expression import Node
 from .faces import Faces, Kernel
+from .parser import LARGEST
 from .spec import Input, Spec
 from .walk import Walk
 
@@ -168,6 +169,10 @@ def build(spec: Spec) -> Plan:
     )
 
 
+# beyond it the sums of two positions or bounds could leave int32
+_MOST = {"int": LARGEST, "float": None}
+
+
 def _arguments(spec: Spec) -> Iterable[Argument]:
     if spec.rope:
         yield Argument("cos", "tensor", "float", doc="cosines of the angles, row p for position p")
@@ -177,14 +182,18 @@ def _arguments(spec: Spec) -> Iterable[Argument]:
             "positions", "tensor", "int", rows, optional=True, doc="rows of cos and sin, for keys and queries"
         )
     for option in spec.options:
-        yield Argument(option.keyword, "scalar", option.type, minimum=option.minimum, maximum=option.maximum)
+        most = option.maximum if option.maximum is not None else _MOST[option.type]
+        yield Argument(option.keyword, "scalar", option.type, minimum=option.minimum, maximum=most)
     for given in spec.inputs:
+        number = not given.axes and given.dtype == "int"
         yield Argument(
             given.name,
             "tensor" if given.axes else "scalar",
             given.dtype,
             given.axes,
             grad=given.grad,
+            minimum=-LARGEST if number else None,
+            maximum=LARGEST if number else None,
             scan=given.scan is not None,
             default=_default(given) if given.default is not None else None,
             doc=given.description,

@@ -64,7 +64,7 @@ class Oracle:
 
     def locals(self, body: str) -> list[tuple[str, str]]:
         """What the body of the reference names of the sizes and places of scores, in the order of definition."""
-        words, needed = set(re.findall(r"\w+", body)), []
+        words, needed = set(re.findall(r"\w+", re.sub("#.*", "", body))), []
         for name, text in reversed(_LOCALS.items()):
             if name in words:
                 needed.append((name, text))

@@ -26,26 +26,10 @@ class Place:
     k_len: int
 
 
-def _local_2d(at: Place, o: Options, x: Options) -> bool:
-    (y, x_), (v, u) = divmod(at.q, o["width"]), divmod(at.k, o["width"])
-    return abs(y - v) <= o["radius"] and abs(x_ - u) <= o["radius"]
-
-
-def _tree(at: Place, o: Options, x: Options) -> bool:
-    older = at.k_len - at.q_len
-    return at.k < older or bool(x["tree_mask"][at.b, at.row, at.k - older])
-
-
 MASKS: dict[str, Callable[[Place, Options, Options], bool]] = {
     "causal": lambda at, o, x: at.k <= at.q,
     "sliding_window": lambda at, o, x: at.q - at.k < (x["window"] if o["size"] == "runtime" else o["size"]),
     "prefix_lm": lambda at, o, x: at.k < int(x["prefix_len"][at.b]) or at.k <= at.q,
-    "chunked": lambda at, o, x: at.k <= at.q and at.k // o["size"] == at.q // o["size"],
-    "dilated": lambda at, o, x: (at.q - at.k) % o["stride"] == 0,
-    "segments": lambda at, o, x: bool(x["q_segments"][at.b, at.row] == x["k_segments"][at.b, at.k]),
-    "global_tokens": lambda at, o, x: at.k < o["count"] or at.q < o["count"],
-    "local_2d": _local_2d,
-    "tree": _tree,
 }
 
 
@@ -83,31 +67,10 @@ def _log_decay(score: torch.Tensor, i: torch.Tensor, j: torch.Tensor, o: Options
     return score + total[:, :, i][..., None] - total[:, :, None, :]
 
 
-def _relative_bias(score: torch.Tensor, i: torch.Tensor, j: torch.Tensor, o: Options, x: Options) -> torch.Tensor:
-    def bucket(distance: int) -> int:  # of key minus query
-        count, first = o["buckets"], 0
-        if o["bidirectional"]:
-            count //= 2
-            first = count if distance > 0 else 0
-            distance = abs(distance)
-        else:
-            distance = max(-distance, 0)
-        exact = count // 2
-        if distance < exact:
-            return first + distance
-        far = math.log(distance / exact) / math.log(o["max_distance"] / exact) * (count - exact)
-        return first + min(exact + int(far), count - 1)
-
-    table = torch.tensor([[bucket(int(k - q)) for k in j] for q in i])
-    return score + x["rel_bias"][:, table]
-
-
 SCORES: dict[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Options, Options], torch.Tensor]] = {
     "softcap": _softcap,
     "alibi": _alibi,
     "log_decay": _log_decay,
-    "bias": lambda score, i, j, o, x: score + x["bias"],
-    "relative_bias": _relative_bias,
 }
 
 

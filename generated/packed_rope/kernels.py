@@ -2,7 +2,7 @@
 #
 #   made from     specs/packed_rope.yaml
 #   content hash  d40f1143c191b299
-#   text hash     49330dd5602989bc
+#   text hash     aaa360369617ffca
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernels: Causal attention with rotary embedding for sequences packed into one tensor.
 
@@ -359,7 +359,7 @@ def rotate(
     q_turned_stride_head, k_ptr, k_stride_token, k_stride_head, k_stride_column, k_turned_ptr,
     k_turned_stride_token, k_turned_stride_head, cos_ptr, cos_stride_row, cos_stride_column, sin_ptr,
     sin_stride_row, sin_stride_column, positions_ptr, positions_stride_token, position_end, cu_seqlens_q_ptr,
-    cu_seqlens_k_ptr, q_total, k_total, Hq, Hkv, sign, D: tl.constexpr, HALF: tl.constexpr, BLOCK_T: tl.constexpr,
+    cu_seqlens_k_ptr, q_total, k_total, Hq, Hkv, sign, HALF: tl.constexpr, BLOCK_T: tl.constexpr,
     BLOCK_HALF: tl.constexpr
 ):  # fmt: skip
     """Turns queries and keys by the angles of their positions; back again where `sign` is -1."""

@@ -2,7 +2,7 @@
 #
 #   made from     specs/packed_rope.yaml
 #   content hash  d40f1143c191b299
-#   text hash     5fe7f586f004bd2d
+#   text hash     27cc24c3b2eb27e2
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -309,7 +309,6 @@ def _rotate(
             Hq=q.shape[-2],
             Hkv=k.shape[-2],
             sign=sign,
-            D=q.shape[-1],
             HALF=cos.shape[1],
             BLOCK_T=block_t,
             BLOCK_HALF=block_half,

@@ -2,7 +2,7 @@
 #
 #   made from     specs/rope.yaml
 #   content hash  9a5c39cacad45266
-#   text hash     151738a36997675b
+#   text hash     d41c58f79871b40d
 #   render with   attnforge render specs/rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -288,7 +288,6 @@ def _rotate(
             Hq=q.shape[-2],
             Hkv=k.shape[-2],
             sign=sign,
-            D=q.shape[-1],
             HALF=cos.shape[1],
             BLOCK_T=block_t,
             BLOCK_HALF=block_half,

@@ -2,7 +2,7 @@
 #
 #   made from     specs/rope_gqa.yaml
 #   content hash  d45a6638cdaa3312
-#   text hash     ee5c0fda95d090e8
+#   text hash     df1bbf3908bf8c61
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -291,7 +291,6 @@ def _rotate(
             Hq=q.shape[-2],
             Hkv=k.shape[-2],
             sign=sign,
-            D=q.shape[-1],
             HALF=cos.shape[1],
             BLOCK_T=block_t,
             BLOCK_HALF=block_half,

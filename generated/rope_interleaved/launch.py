@@ -2,7 +2,7 @@
 #
 #   made from     specs/rope_interleaved.yaml
 #   content hash  c121c0cf2cd8f1fd
-#   text hash     9aa64264c7b6d3f9
+#   text hash     caf2e23f5873ec90
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -291,7 +291,6 @@ def _rotate(
             Hq=q.shape[-2],
             Hkv=k.shape[-2],
             sign=sign,
-            D=q.shape[-1],
             HALF=cos.shape[1],
             BLOCK_T=block_t,
             BLOCK_HALF=block_half,

@@ -2,7 +2,7 @@
 #
 #   made from     specs/rope_swa_softcap.yaml
 #   content hash  952431396256ef9c
-#   text hash     26f1223ab5ec486b
+#   text hash     90ceb0790ba61dc4
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -291,7 +291,6 @@ def _rotate(
             Hq=q.shape[-2],
             Hkv=k.shape[-2],
             sign=sign,
-            D=q.shape[-1],
             HALF=cos.shape[1],
             BLOCK_T=block_t,
             BLOCK_HALF=block_half,

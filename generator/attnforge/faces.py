@@ -163,8 +163,8 @@ class Faces:
             Parameter("positions_stride_token", "i32", "0 if positions is None else positions.stride(-1)"),
             Parameter("position_end", "i32", "cos.shape[0]"),
         ]
-        constants = self._constants("D", "HALF", "BLOCK_T", "BLOCK_HALF")
-        rest = self._constants("BLOCK_REST") if self.spec.rope and self.spec.rope.dims else ()
+        constants = self._constants("HALF", "BLOCK_T", "BLOCK_HALF")
+        rest = self._constants("D", "BLOCK_REST") if self.spec.rope and self.spec.rope.dims else ()
         return Kernel(
             "rotate",
             (

@@ -59,7 +59,7 @@ def reference(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., A
 
 def keywords(document: str, q: torch.Tensor, k: torch.Tensor) -> dict[str, Any]:
     """Random tensors for the keywords of the named terms in a variant."""
-    (B, Tq, Hq, D), Tk = q.shape, k.shape[1]
+    (B, _, Hq, D), Tk = q.shape, k.shape[1]
     loaded = yaml.safe_load(document) or {}
     dims = (loaded.get("rope") or {}).get("dims", D)
     angles = torch.rand(Tk + 2, dims // 2, dtype=torch.float64) * 6

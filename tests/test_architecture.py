@@ -20,7 +20,7 @@ MODULES = {path.stem: path for path in PACKAGE.glob("*.py") if path.stem not in 
 # Each module may import those of the lines above its own, and its neighbours on its line.
 LAYERS = [
     {"errors", "resources", "header"},
-    {"spec", "expression", "parser", "yaml_source", "fields", "names", "terms", "schema"},
+    {"spec", "expression", "constants", "syntax", "parser", "yaml_source", "fields", "names", "terms", "schema"},
     {"calculus", "printers", "ranges", "linear", "normal"},
     {"binding", "walk", "tiles", "faces", "plan", "oracle"},
     {"render", "format"},

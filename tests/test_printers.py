@@ -16,7 +16,7 @@ import jinja2
 import pytest
 import torch
 
-from attnforge import printers
+from attnforge import constants, printers
 from attnforge.expression import Node, Type
 
 MACROS = Path(__file__).parents[1] / "templates" / "macros"
@@ -110,7 +110,7 @@ CASES: dict[str, Node] = {
 }
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
-    **printers._FOLD,
+    **constants.OPERATIONS,
     "softplus": lambda x: max(x, 0) + math.log1p(math.exp(-abs(x))),
 }
 

@@ -7,22 +7,20 @@ from __future__ import annotations
 
 import ast
 import difflib
-import math
-import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from .errors import Location, Problems
+from .constants import constant
+from .errors import Problems
 from .expression import Node, Type
+from .syntax import Place, syntax
 
 if TYPE_CHECKING:
     from .terms import Input
 
-Place = Callable[[int], Location]
-"""From an offset in an expression's text to its place in the user's file."""
-
-LONGEST, DEEPEST, LARGEST = 10_000, 50, 2**28
+LARGEST, LARGEST_FLOAT = 2**28, 3.4e38  # of a whole number, and of what float32 holds
+TALLEST = 100  # levels of a tree: what joins many parts nests them
 IMPLICIT = {"batch": "b", "head": "h", "kv_head": "kv_h", "query": "q", "key": "k"}
 FLOAT_FUNCTIONS = ("exp", "log", "sqrt", "tanh", "sigmoid", "softplus", "sin", "cos")
 ARGUMENTS = {
@@ -79,7 +77,7 @@ class Scope:
 
 def parse(text: str, scope: Scope, place: Place, problems: Problems) -> Node | None:
     """The tree of an expression; None if a problem was added."""
-    tree = _syntax(text, place, problems)
+    tree = syntax(text, place, problems)
     if tree is None:
         return None
     walk = _Walk(text, scope, place, problems)
@@ -88,59 +86,8 @@ def parse(text: str, scope: Scope, place: Place, problems: Problems) -> Node | N
         return None
     if scope.kind == "mask":
         return walk.need_bool(node, "a mask is a condition such as k <= q")
-    return walk.need_number(node, "a score is a number such as score + 1")
-
-
-def _syntax(text: str, place: Place, problems: Problems) -> ast.expr | None:
-    if not text.strip():
-        problems.add(place(0), "expected an expression")
-        return None
-    if len(text) > LONGEST:
-        problems.add(place(0), f"an expression may have {LONGEST} characters, this one has {len(text)}")
-        return None
-    # so that lines may break anywhere, as inside brackets; offsets stay as they are
-    flat = text.replace("\r", " ").replace("\n", " ")
-    start = len(flat) - len(flat.lstrip())
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = ast.parse(flat[start:], mode="eval")
-    except SyntaxError as error:
-        # an offset of 0 means the end
-        offset = start + error.offset - 1 if error.offset else len(text)
-        problems.add(place(min(offset, len(text) - 1)), f"cannot read this expression: {_plain(error)}")
-        return None
-    except (RecursionError, MemoryError):
-        problems.add(place(0), f"this expression is nested deeper than {DEEPEST}")
-        return None
-    except ValueError as error:
-        problems.add(place(0), f"cannot read this expression: {error}")
-        return None
-    if _deeper(tree.body, DEEPEST):
-        problems.add(place(0), f"this expression is nested deeper than {DEEPEST}")
-        return None
-    for node in ast.walk(tree):
-        if hasattr(node, "col_offset"):
-            # Python counts bytes
-            node.col_offset = start + len(flat[start:].encode()[: node.col_offset].decode(errors="ignore"))
-    return tree.body
-
-
-def _plain(error: SyntaxError) -> str:
-    message = error.msg
-    for start in ("invalid syntax", "f-string", "leading zeros", "unexpected EOF"):
-        if message.startswith(start):
-            return {"leading zeros": "a number may not begin with 0"}.get(start, "something is missing or out of place")
-    return message
-
-
-def _deeper(tree: ast.AST, limit: int) -> bool:
-    level: list[ast.AST] = [tree]
-    for _ in range(limit):
-        level = [child for node in level for child in ast.iter_child_nodes(node)]
-        if not level:
-            return False
-    return True
+    example = "a score is a number such as score + 1" if scope.kind == "score" else "a default is a number"
+    return walk.need_number(node, example)
 
 
 class _Walk:
@@ -176,6 +123,21 @@ class _Walk:
             self.fail(tree, f"{_FOREIGN.get(type(tree), 'this')} is not part of the language")
             return None
         node: Node | None = handler(tree)
+        if node is None:
+            return None
+        if _taller(node, TALLEST):
+            return self.fail(tree, f"this expression joins more than {TALLEST} parts")
+        value = constant(node)
+        if value is None or isinstance(value, bool):
+            return node
+        # the int's own bound first: a huge one turns into no float
+        if abs(value) > (LARGEST if node.type == "int" else LARGEST_FLOAT):
+            if node.type == "float" or abs(value) >= 10**15:
+                return self.fail(tree, "this number is too large")
+            hint = f"; write {value}.0 for a float" if node.op == "num" else ""
+            return self.fail(tree, f"whole numbers may go up to 2**28{hint}")
+        if value != value:
+            return self.fail(tree, "this has no value")
         return node
 
     def visit_Constant(self, tree: ast.Constant) -> Node | None:
@@ -183,19 +145,8 @@ class _Walk:
         if isinstance(value, bool):
             return Node("num", (), value, "bool", tree.col_offset)
         if isinstance(value, int):
-            if abs(value) > LARGEST:
-                self.fail(
-                    tree,
-                    f"whole numbers may go up to 2**28; write {value}.0 for a float"
-                    if value < 10**15
-                    else "this number is too large",
-                )
-                return None
             return Node("num", (), value, "int", tree.col_offset)
         if isinstance(value, float):
-            if not math.isfinite(value):
-                self.fail(tree, "this number is too large")
-                return None
             return Node("num", (), value, "float", tree.col_offset)
         name = (
             "None"
@@ -305,15 +256,16 @@ class _Walk:
         right = self.need_number(self.visit(tree.right), f"{what}; conditions go into `a if c else b`")
         if left is None or right is None:
             return None
-        if sign in ("/", "//", "%") and _literal(right) == 0:
+        if sign in ("/", "//", "%") and constant(right) == 0:
             return self.fail(right, "division by zero")
         kind: Type = "int" if left.type == right.type == "int" else "float"
         if sign == "/":
             kind = "float"
         if sign == "**":
-            power = _literal(right)
-            if power is not None and abs(power) > 64:
+            bound = constant(right)
+            if bound is not None and abs(bound) > 64:
                 return self.fail(right, "powers may go up to 64")
+            power = _literal(right)
             if not (left.type == "int" and isinstance(power, int) and power >= 0):
                 kind = "float"
         return Node(sign, (left, right), None, kind, tree.col_offset)
@@ -356,6 +308,8 @@ class _Walk:
             if name in self.scope.names():
                 return self.fail(tree, f"{name} is not a function")
             near = difflib.get_close_matches(name, sorted(ARGUMENTS), 1)
+            for written in tree.args:
+                self.visit(written)
             return self.fail(tree, f"unknown function {name!r}" + (f" (did you mean {near[0]!r}?)" if near else ""))
         if tree.keywords:
             return self.fail(tree.keywords[0], f"{name} takes no arguments by name")
@@ -385,6 +339,13 @@ class _Walk:
             joined: Type = kind or (result.type if result.type == part.type else "float")
             result = Node(op, (result, part), None, joined, tree.col_offset)
         return result
+
+
+def _taller(node: Node, limit: int) -> bool:
+    level = [node]
+    for _ in range(limit):
+        level = [arg for part in level for arg in part.args]
+    return bool(level)
 
 
 def _literal(node: Node) -> int | float | None:

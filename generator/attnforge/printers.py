@@ -11,10 +11,10 @@ numbers, every other leaf is a tensor.
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from .constants import OPERATIONS
 from .expression import Node
 
 Leaf = Callable[[Node], str]
@@ -28,15 +28,6 @@ COUNTS = SCALARS | {"k", "b", "h", "kv_h"}  # never negative
 TERNARY, OR, AND, NOT, COMPARE, BIT_OR, BIT_AND, SUM, PRODUCT, UNARY, POWER, ATOM = range(12)
 BINARY = {"+": SUM, "-": SUM, "*": PRODUCT, "/": PRODUCT, "//": PRODUCT, "%": PRODUCT}
 
-_FOLD: dict[str, Callable[..., int | float | bool]] = {
-    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "//": operator.floordiv,
-    "%": operator.mod, "**": operator.pow, "neg": operator.neg, "abs": abs, "min": min, "max": max,
-    "exp": math.exp, "log": math.log, "sqrt": math.sqrt, "tanh": math.tanh, "sin": math.sin, "cos": math.cos,
-    "floor": math.floor, "sigmoid": lambda x: 1 / (1 + math.exp(-x)), "softplus": lambda x: math.log1p(math.exp(x)),
-    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne,
-    "not": operator.not_, "and": lambda x, y: x and y, "or": lambda x, y: x or y,
-    "where": lambda c, a, b: a if c else b,
-}  # fmt: skip
 _OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
 
 
@@ -79,7 +70,7 @@ def fold(node: Node) -> Node:
     args = tuple(map(fold, node.args))
     if args and node.op not in LEAVES and all(a.op == "num" for a in args):
         try:
-            value = _FOLD[node.op](*(a.value for a in args))
+            value = OPERATIONS[node.op](*(a.value for a in args))
         except (ArithmeticError, ValueError):
             value = math.nan
         if not isinstance(value, complex) and math.isfinite(value):

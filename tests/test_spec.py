@@ -151,3 +151,9 @@ def test_the_schema_takes_what_is_shipped(name: str) -> None:
     import yaml
 
     schema.SpecModel.model_validate(yaml.safe_load(resources.variants()[name].read_text()))
+
+
+@pytest.mark.parametrize("text", ["mask: [%s]", "score: [%s]", "mask: [{any: [%s]}]"])
+def test_a_list_of_too_many_terms_is_told(text: str, tmp_path: Path) -> None:
+    terms = "alibi, " * 900 if text.startswith("score") else "causal, " * 900
+    assert "may have 50 terms, this one has 900" in mistakes(tmp_path, text % terms + "\n")

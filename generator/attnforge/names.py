@@ -18,15 +18,17 @@ CALL = frozenset(
 # what the generated files call their own values
 _LOCAL = frozenset(
     """
-    acc angles annotations attend attention backward batch block case contextlib count ctx cuts_k cuts_q
-    dataclass delta device dims dk dlse dout dp dq ds dtype dv field first forward found full full_first
-    full_last generator got grad gradients grads h heads hi i inputs inside itertools json k_desc k_end k_first
-    k_last k_len k_offset k_pos k_start k_tile k_total keep kernels key kv_h kv_heads l last launch left length
-    lengths lens lo longest low lse lse_dtype lses m m_new make math names numbers os out out_dtype outs p pair
-    pivot position pytest q_desc q_end q_first q_last q_len q_offset q_pos q_start q_tile q_total query
-    reference replace result rotate rounds_to row rows scan self sequence shape shift shrink sizes slope span
-    speeds step stride sums tensors test tile tiles tl token tokens top torch total triton units upstream value
-    visible wanted weight
+    acc add_product angles annotations attend attention backward batch block block_d block_dv block_half block_m
+    block_n block_t case contextlib count ctx cuts_k cuts_q dataclass delta device dims dk dlse dout dp dq ds
+    dtype dv field first first_row forward found full full_first full_last generator got grad gradients grads h
+    heads hi i inputs inside itertools json k_desc k_end k_first k_last k_len k_offset k_pos k_start k_tile
+    k_total keep kernels key key_tiles kv_h kv_heads l last launch learn_from_keys learn_from_queries left length
+    lengths lens lo load_rows load_vector log2_lse longest low lse lse_dtype lses m m_new make math names need
+    numbers os out out_dtype output outs p pair pivot position pytest q_desc q_end q_first q_last q_len q_offset
+    q_pos q_start q_tile q_total query query_tiles reference replace result rotate rounds_to row rows scaled scan
+    self sequence shape shift shrink sizes slope span speeds stages step store_rows stream stride sums tensors
+    test tile tiles tl token tokens top torch total triton turned units upstream value visible wanted warps weight
+    whole_tiles
     """.split()  # noqa: SIM905
 )
 _ENDINGS = ("_ptr", "_desc", "_tile", "_base", "_sum", "_q", "_k", "_slope", "_turned")

@@ -18,6 +18,7 @@ from .yaml_source import Value, read
 
 __all__ = ["Input", "MaskTerm", "Rope", "RuntimeOption", "ScoreTerm", "Spec", "load"]
 
+MOST_TERMS = 50
 KEYS = ("name", "description", "layout", "heads", "rope", "mask", "score", "sink", "dropout", "inputs", "targets")
 
 
@@ -163,7 +164,14 @@ class _Loader:
             hint = f": write [{value.raw}]" if value.raw else ""
             self.problems.add(value.at, f"{key}: expected a list of terms, got {value.kind}{hint}")
             return []
-        return list(value.items())
+        return self._few(value, key)
+
+    def _few(self, value: Value, key: str) -> list[Value]:
+        items = list(value.items())
+        if len(items) <= MOST_TERMS:
+            return items
+        self.problems.add(value.at, f"{key}: a list may have {MOST_TERMS} terms, this one has {len(items)}")
+        return []
 
     def _rope(self, value: Value | None) -> Rope | None:
         if value is None or value.data is False:
@@ -209,18 +217,18 @@ class _Loader:
         return term and MaskTerm(*term)
 
     def _joined(self, value: Value, word: str, inner: Value | None) -> MaskTerm | None:
-        items = list(inner.items()) if inner is not None else []
-        if not items:
+        if inner is None or not list(inner.items()):
             self.problems.add(value.at, f"{word}: expected a list of terms, as in `{word}: [causal, prefix_lm]`")
             return None
-        parts = [self._mask(item) for item in items]
+        parts = [self._mask(item) for item in self._few(inner, word)]
         keep = None
         for part in parts:
             if part is None:
                 return None
             op = "or" if word == "any" else "and"
             keep = part.keep if keep is None else Node(op, (keep, part.keep), None, "bool")
-        assert keep is not None
+        if keep is None:
+            return None
         return MaskTerm(f"{word}({', '.join(part.label for part in parts if part)})", keep)
 
     def _score(self, value: Value) -> ScoreTerm | None:

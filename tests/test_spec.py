@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from attnforge import ranges, resources, schema, spec
+from attnforge import ranges, resources, spec
 from attnforge.errors import SpecError
 from attnforge.expression import Node
 from attnforge.spec import RuntimeOption, Spec
@@ -138,22 +138,19 @@ def test_alibi_slopes_are_the_published_ones(heads: int) -> None:
     assert found == pytest.approx(expected, rel=1e-12)
 
 
-def test_the_schema_knows_every_key() -> None:
-    made = schema.schema()
-    assert set(made["properties"]) == set(spec.KEYS)
-    assert made["additionalProperties"] is False
-    inputs = made["$defs"]["InputModel"]["properties"]
-    assert set(inputs) == {"axes", "dtype", "grad", "scan", "default", "description"}
-
-
-@pytest.mark.parametrize("name", SHIPPED)
-def test_the_schema_takes_what_is_shipped(name: str) -> None:
-    import yaml
-
-    schema.SpecModel.model_validate(yaml.safe_load(resources.variants()[name].read_text()))
-
-
 @pytest.mark.parametrize("text", ["mask: [%s]", "score: [%s]", "mask: [{any: [%s]}]"])
 def test_a_list_of_too_many_terms_is_told(text: str, tmp_path: Path) -> None:
     terms = "alibi, " * 900 if text.startswith("score") else "causal, " * 900
     assert "may have 50 terms, this one has 900" in mistakes(tmp_path, text % terms + "\n")
+
+
+def test_masks_joined_within_masks_are_told_not_a_crash(tmp_path: Path) -> None:
+    joined = "causal"
+    for word in ("any", "all") * 14:
+        joined = f"{{{word}: [{joined}, {', '.join(['causal'] * 49)}]}}"
+    assert "this term joins more than 100 parts" in mistakes(tmp_path, f"mask: [{joined}]\n")
+
+
+def test_an_expression_on_several_lines(tmp_path: Path) -> None:
+    keep = load(tmp_path, "mask:\n  - expr: |\n      k <= q\n      and k > 3\n").masks[0].keep
+    assert [ranges.evaluate(keep, {"q": 5, "k": k}) for k in (3, 4)] == [False, True]

@@ -12,7 +12,7 @@ from . import names
 from .errors import Location, Problems
 from .expression import Node
 from .fields import Fields, near, number
-from .parser import Runtime, Scope, parse
+from .parser import TALLEST, Runtime, Scope, parse
 from .terms import Input, Library, Term, read_inputs
 from .yaml_source import Value, read
 
@@ -120,7 +120,7 @@ class _Loader:
         packed = fields.choice("layout", ("dense", "packed"), "dense") == "packed"
         grouped = fields.choice("heads", ("grouped", "equal"), "grouped") == "grouped"
         rope = self._rope(fields.get("rope"))
-        masks = [found for item in self._list(fields, "mask") if (found := self._mask(item))]
+        masks = [m for item in self._list(fields, "mask") if (m := self._mask(item)) and self._low(m.keep, item)]
         scores = [term for item in self._list(fields, "score") if (term := self._score(item))]
         for key in ("sink", "dropout"):
             if fields.truth(key):
@@ -165,6 +165,15 @@ class _Loader:
             self.problems.add(value.at, f"{key}: expected a list of terms, got {value.kind}{hint}")
             return []
         return self._few(value, key)
+
+    def _low(self, keep: Node, value: Value) -> bool:
+        """Whether joined masks are no taller than an expression may be: later steps walk down by recursion."""
+        level = [keep]
+        for _ in range(TALLEST):
+            level = [arg for part in level for arg in part.args]
+        if level:
+            self.problems.add(value.at, f"this term joins more than {TALLEST} parts")
+        return not level
 
     def _few(self, value: Value, key: str) -> list[Value]:
         items = list(value.items())

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import keyword
+import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -133,7 +136,31 @@ def load(path: Path, problems: Problems) -> Term | None:
         problems.add(fields.found["inputs"].at, f"{word!r} is both an option and an input")
     if len(list(problems)) > before or expression is None:
         return None
-    return Term(path.stem, kind, fields.text("description") or "", options, inputs, expression, path, document.plain())
+    term = Term(path.stem, kind, fields.text("description") or "", options, inputs, expression, path, document.plain())
+    _unread(term, fields, problems)
+    return None if len(list(problems)) > before else term
+
+
+def _unread(term: Term, fields: Fields, problems: Problems) -> None:
+    """Tells the options and inputs that the term's expression does not read."""
+    stand_ins: dict[str, int | float | bool | Runtime] = {
+        name: False if option.type == "bool" else Runtime(name, option.type) for name, option in term.options.items()
+    }
+    found = Problems()
+    node = term.parse(stand_ins, found)
+    if node is None:
+        # told once a spec gives the options their values, which may change what is wrong
+        return
+    words = set(re.findall(r"\w+", str(term.expression.data)))
+    read = {str(n.value) for n in node.walk() if n.op == "input"}
+    for key, what, unread in (
+        ("options", "option", term.options.keys() - words),
+        ("inputs", "input", term.inputs.keys() - read),
+    ):
+        value = fields.get(key)
+        for entry in value.entries() if value is not None else ():
+            if entry.key in unread:
+                problems.add(entry.at, f"the term does not read the {what} {entry.key!r}")
 
 
 def _options(value: Value | None, problems: Problems) -> dict[str, Option]:
@@ -143,10 +170,12 @@ def _options(value: Value | None, problems: Problems) -> dict[str, Option]:
     if not value.mapping:
         problems.add(value.at, f"options: expected a mapping, got {value.kind}")
     for entry in value.entries():
-        if entry.key in WORDS or not entry.key.isidentifier():
+        if entry.key in WORDS or keyword.iskeyword(entry.key) or not re.fullmatch(r"[a-z][a-z0-9_]*", entry.key):
             problems.add(entry.at, f"{entry.key!r} cannot be the name of an option")
             continue
         fields = Fields(entry.value, ("type", "min", "max", "default", "runtime"), problems)
+        if entry.value.mapping and "type" not in fields:
+            problems.add(entry.value.at, "type is missing: int, float or bool")
         kind = fields.choice("type", ("int", "float", "bool"), "int")
         limits = {
             key: number(limit, "float" if kind == "bool" else kind, problems, key)
@@ -154,14 +183,32 @@ def _options(value: Value | None, problems: Problems) -> dict[str, Option]:
             if (limit := fields.get(key))
         }
         default = number(given, kind, problems, "default") if (given := fields.get("default")) else None
-        keyword = fields.text("runtime")
-        if keyword is not None and (why := names.wrong_keyword(keyword)) and (at := fields.get("runtime")):
+        _limits(fields, kind, limits, default, problems)
+        runtime = fields.text("runtime")
+        if runtime is not None and (why := names.wrong_keyword(runtime)) and (at := fields.get("runtime")):
             problems.add(at.at, f"runtime: {why}")
-        if keyword is not None and kind == "bool" and (at := fields.get("runtime")):
+        if runtime is not None and kind == "bool" and (at := fields.get("runtime")):
             problems.add(at.at, "runtime: only numbers can be left to the call")
         typed: Literal["int", "float", "bool"] = "int" if kind == "int" else "float" if kind == "float" else "bool"
-        found[entry.key] = Option(entry.key, typed, limits.get("min"), limits.get("max"), default, keyword)
+        found[entry.key] = Option(entry.key, typed, limits.get("min"), limits.get("max"), default, runtime)
     return found
+
+
+def _limits(
+    fields: Fields, kind: str, limits: Mapping[str, float | None], default: float | None, problems: Problems
+) -> None:
+    """Tells limits that contradict the type, each other or the default."""
+    if kind == "bool":
+        for key in limits:
+            problems.add(fields.found[key].at, f"{key}: a truth value has no limits")
+        return
+    low, high = limits.get("min"), limits.get("max")
+    if low is not None and high is not None and low > high:
+        problems.add(fields.found["max"].at, f"max: expected at least min, {low}, got {high}")
+    elif default is not None and low is not None and default < low:
+        problems.add(fields.found["default"].at, f"default: expected at least {low}, got {default}")
+    elif default is not None and high is not None and default > high:
+        problems.add(fields.found["default"].at, f"default: expected at most {high}, got {default}")
 
 
 def read_inputs(value: Value | None, kind: str, problems: Problems) -> dict[str, Input]:
@@ -222,9 +269,14 @@ def _input(name: str, fields: Fields, kind: str, problems: Problems) -> Input | 
             fail("default", "a number of the call cannot have a default: make it an option of a term")
         elif dtype == "bool":
             fail("default", "an input of truth values cannot have a default")
+        elif isinstance(given.data, float) and not math.isfinite(given.data):
+            fail("default", f"default: expected a finite number, got {given.raw}")
         else:
             default = parse(str(given.data), Scope("default"), given.place, problems)
             wrong = wrong or default is None
+            # floor's whole numbers are of type float
+            if default is not None and dtype == "int" and default.type != "int" and default.op != "floor":
+                fail("default", f"{name} is int: its default has to be a whole number")
     if axes is None or wrong:
         return None
     typed: Literal["float", "int", "bool"] = "float" if dtype == "float" else "int" if dtype == "int" else "bool"

@@ -86,9 +86,10 @@ for _tag, _pattern, _first in (
 def read(path: Path, shown: str, problems: Problems) -> Value | None:
     """The one document of a file; None if a problem was added. `shown` is the path as messages name it."""
     start = Location(shown, 1, 1)
-    data = path.read_bytes()
+    with path.open("rb") as file:
+        data = file.read(LARGEST + 1)
     if len(data) > LARGEST:
-        problems.add(start, f"a spec may have {LARGEST} bytes, this file has {len(data)}")
+        problems.add(start, f"a spec may have {LARGEST} bytes, this file has more")
         return None
     try:
         text = data.decode("utf-8-sig")

@@ -1,0 +1,82 @@
+"""The JSON Schema that editors read agrees with what the loader takes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from pydantic import ValidationError
+
+from attnforge import resources, schema, spec, starter
+from attnforge.errors import SpecError
+
+GOOD = [
+    "rope: {layout: interleaved, dims: 8}\nlayout: packed\nheads: equal\ntargets: [portable]\n",
+    "rope: false\nsink: false\ndropout: false\n",
+    "mask:\n  - any: [causal, {not: {sliding_window: {size: runtime}}}]\n  - all: [prefix_lm, {expr: 'k < 9'}]\n",
+    "score:\n  - expr: score + a + n\n  - expr: score * c[q]\n"
+    "inputs:\n  a: {axes: [head], grad: true, default: '1 / heads'}\n"
+    "  c: {axes: [batch, token], scan: cumsum, description: a test}\n  n: {axes: [], dtype: int}\n",
+]
+BAD = [
+    "windw: 4\n", "layout: ragged\n", "heads: 4\n", "rope: {layout: half, dims: 7}\n", "rope: {dims: 8}\n",
+    "mask: causal\n", "sink: true\n", "dropout: true\n", "targets: [hopper]\n", "description: [a]\n",
+    "inputs:\n  a: {axes: [row]}\n", "inputs:\n  a: {axes: [8]}\n", "inputs:\n  a: {dtype: int}\n",
+    "inputs:\n  a: {axes: [], dtype: half}\n", "inputs:\n  a: {axes: [], gradient: true}\n",
+    "inputs:\n  A: {axes: []}\n",
+]  # fmt: skip
+
+
+def validate(text: str) -> None:
+    """Holds the text of a spec against the schema."""
+    schema.SpecModel.model_validate(yaml.safe_load(text))
+
+
+def write(folder: Path, text: str) -> Path:
+    """A spec's file."""
+    path = folder / "mine.yaml"
+    path.write_text(f"name: mine\n{text}", encoding="utf-8")
+    return path
+
+
+def test_the_schema_knows_every_key() -> None:
+    made = schema.schema()
+    assert set(made["properties"]) == set(spec.KEYS)
+    assert made["additionalProperties"] is False
+    assert made["required"] == ["name"]
+    inputs = made["$defs"]["InputModel"]["properties"]
+    assert set(inputs) == {"axes", "dtype", "grad", "scan", "default", "description"}
+
+
+def test_the_schema_is_json_and_names_the_shipped_terms() -> None:
+    made = json.loads(json.dumps(schema.schema()))
+    words = made["$defs"]["TermModel"]["anyOf"][0]["examples"]
+    assert words == sorted(path.stem for path in (resources.specs() / "terms").glob("*.yaml"))
+    assert "causal" in words
+
+
+@pytest.mark.parametrize("name", sorted(resources.variants()))
+def test_the_schema_takes_what_is_shipped(name: str) -> None:
+    validate(resources.variants()[name].read_text(encoding="utf-8"))
+
+
+def test_the_schema_takes_the_starter() -> None:
+    validate(starter.text("mine", None))
+
+
+@pytest.mark.parametrize("text", GOOD)
+def test_the_schema_takes_what_the_loader_takes(text: str, tmp_path: Path) -> None:
+    path = write(tmp_path, text)
+    spec.load(path, terms=resources.terms_for(path))
+    validate(path.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("text", BAD)
+def test_the_schema_refuses_what_the_loader_refuses(text: str, tmp_path: Path) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(SpecError):
+        spec.load(path, terms=resources.terms_for(path))
+    with pytest.raises(ValidationError):
+        validate(path.read_text(encoding="utf-8"))

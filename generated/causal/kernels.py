@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3482ff220785a9bc
-#   text hash     387f48219cd316d8
+#   content hash  ffd59967927783b9
+#   text hash     05efcbde4a0e1b6d
 #   render with   attnforge render specs/causal.yaml
 """The kernels: Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c69c318c3571e1a2
-#   text hash     0d2f3ee7ccd559a3
+#   content hash  0e6f33c5fc73af8e
+#   text hash     d7355e4c8f1139cf
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

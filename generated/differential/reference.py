@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  867a4a6b91e478ae
-#   text hash     fe289d16b6a7d906
+#   content hash  d95a0bb8a7f053f0
+#   text hash     1417f700583bd0eb
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

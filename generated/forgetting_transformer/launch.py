@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b4520d23ac9f4355
-#   text hash     dbd0a1ca1e5a987d
+#   content hash  396e663a08d1ca50
+#   text hash     eeb504a8492523a1
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

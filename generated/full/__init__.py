@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  89883ae47a6846cc
-#   text hash     526f8aae5f64e86a
+#   content hash  b89747ce67de3501
+#   text hash     4831f3dae6120b21
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  89883ae47a6846cc
-#   text hash     67733bcb1a576335
+#   content hash  b89747ce67de3501
+#   text hash     cbb6081d5545fd0b
 #   render with   attnforge render specs/full.yaml
 """The kernels: Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ee912f757b31228c
-#   text hash     71c0aed26e5dab43
+#   content hash  446768159b8de5d1
+#   text hash     00e28b9076a4628a
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernels: The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a5ad0f543d484ac1
-#   text hash     60cd5f731e125320
+#   content hash  fee00f64a08b3b9a
+#   text hash     0cb1dfb5aee950c0
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernels: The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  70fbfbfb20121cdc
-#   text hash     9f164d3d66f23020
+#   content hash  02f07bac85c1c13f
+#   text hash     d617f725700ef3d5
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

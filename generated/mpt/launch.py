@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e40a21614f5bb1ef
-#   text hash     d65bd06a5d38993d
+#   content hash  658d105fb6cfa2fe
+#   text hash     ba7568d347a89615
 #   render with   attnforge render specs/mpt.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

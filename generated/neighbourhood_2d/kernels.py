@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  34577f786fec1f9e
-#   text hash     5e5ec6d2014826d1
+#   content hash  a3436c79b3a7a1a4
+#   text hash     38b4db2d651510bc
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernels: Cells of an image of 32 columns see those at most 3 rows and columns away.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  34577f786fec1f9e
-#   text hash     3c269e7936140680
+#   content hash  a3436c79b3a7a1a4
+#   text hash     e366d84022f7e4e4
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  fe201663d0a7e3d8
-#   text hash     99b9051bb93ee801
+#   content hash  f11cac40d7e177b8
+#   text hash     b552f16de9bca545
 #   render with   attnforge render specs/packed_full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

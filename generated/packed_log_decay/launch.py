@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  456710303e4c694e
-#   text hash     17febc8168698d7f
+#   content hash  dfeef8990466e917
+#   text hash     4c0ebc6e66d85cff
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

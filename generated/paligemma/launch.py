@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b176b893819ab412
-#   text hash     ae38f6add693fd67
+#   content hash  4b982e1a54b58b40
+#   text hash     c148c5bd7b9831b9
 #   render with   attnforge render specs/paligemma.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  90eff33ef545c567
-#   text hash     6f8aa7101b16a056
+#   content hash  4c00f75d823517b9
+#   text hash     a9300960a72ae181
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

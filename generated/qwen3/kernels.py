@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6107eed142a052a1
-#   text hash     137a284fb4e520e9
+#   content hash  5443766144e00854
+#   text hash     45e68e9512b736aa
 #   render with   attnforge render specs/qwen3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

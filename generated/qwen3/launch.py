@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6107eed142a052a1
-#   text hash     1c6e55e035fce5f1
+#   content hash  5443766144e00854
+#   text hash     888a821eb7f51599
 #   render with   attnforge render specs/qwen3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

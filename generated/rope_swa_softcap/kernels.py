@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f15aca9eb88bbe23
-#   text hash     7efc351d5a89158f
+#   content hash  2a6d79846c76a238
+#   text hash     8a3bc2a3aa64435d
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernels: Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f15aca9eb88bbe23
-#   text hash     002dd55cf2583f7b
+#   content hash  2a6d79846c76a238
+#   text hash     302af395a9a54ee9
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

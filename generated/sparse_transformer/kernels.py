@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  75c4b7ba5cc65a34
-#   text hash     54f09b764dd79817
+#   content hash  c1e6aa9f5015c3e8
+#   text hash     e8a052d9e73e347d
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernels: Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  75c4b7ba5cc65a34
-#   text hash     000402aed0cdf27f
+#   content hash  c1e6aa9f5015c3e8
+#   text hash     a98e011b27684cfb
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  981ac02fdfcba677
-#   text hash     f5f311b8951320fb
+#   content hash  29c14834d00c0004
+#   text hash     386dcddb373eb28b
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

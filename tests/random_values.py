@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
+import torch
 from formulas import bucket
 from random_inputs import Declared, Draw, Text
 
@@ -40,6 +44,63 @@ def named(given: Declared, at: Callable[[tuple[int, ...]], float]) -> Read | Tab
     return Table(at) if given.written else Read(at(()))
 
 
+@dataclass(frozen=True)
+class Place:
+    """A query and a key of a sequence."""
+
+    b: int
+    h: int
+    kv_h: int
+    q: int
+    k: int
+    q_len: int
+    k_len: int
+    starts: tuple[int, int] | None = None  # where the sequence's queries and keys begin in packed tensors
+
+    @property
+    def row(self) -> int:
+        """The query's place in its sequence."""
+        return self.q - (self.k_len - self.q_len)
+
+    def env(self) -> dict[str, Any]:
+        """What every expression may name."""
+        return FUNCTIONS | {key: getattr(self, key) for key in ("b", "h", "kv_h", "q", "k", "q_len", "k_len")}
+
+    def names(self, inputs: Mapping[str, Any], declared: Iterable[Declared]) -> dict[str, Any]:
+        """What expressions may name where a call has these arguments."""
+        tensors = [given for given in declared if isinstance(inputs.get(given.name), torch.Tensor)]
+        env = self.env() | {name: x for name, x in inputs.items() if not isinstance(x, torch.Tensor)}
+        return env | {x.name: named(x, functools.partial(self._read, x, inputs[x.name])) for x in tensors}
+
+    def product(self, q: torch.Tensor, k: torch.Tensor) -> float:
+        """The product of query and key."""
+        if self.starts:
+            return float(q[self.starts[0] + self.row, self.h] @ k[self.starts[1] + self.k, self.kv_h])
+        return float(q[self.b, self.row, self.h] @ k[self.b, self.k, self.kv_h])
+
+    def _read(self, given: Declared, x: torch.Tensor, index: tuple[int, ...]) -> float:
+        return float(x[tuple(slice(first, past) for first, past in self.locate(given, index))].sum())
+
+    def locate(self, given: Declared, index: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+        """The first entry and the one past the last, along each axis, of an input that is read at a written index."""
+        here = {"batch": self.b, "head": self.h, "kv_head": self.kv_h, "query": self.row, "key": self.k}
+        counts = {"query": self.q_len, "key": self.k_len, "token": self.k_len}
+        q_start, k_start = self.starts or (0, 0)
+        begins = {"query": q_start, "key": k_start, "token": k_start}
+        found, written = [], list(index)
+        for axis, kind in zip(given.axes, given.kinds, strict=True):
+            if kind == "batch" and self.starts and given.rows:
+                continue
+            if axis in given.written:
+                place = written.pop(0) - (self.k_len - self.q_len if kind == "query" else 0)
+                place = min(max(place, 0), (int(axis) if axis.isdigit() else counts[kind]) - 1)
+            else:
+                place = here[kind] // (int(axis.split()[-1]) if " " in axis else 1)
+            first = begins.get(kind, 0)
+            found.append((first if given.scan and kind == "token" else first + place, first + place + 1))
+        return tuple(found)
+
+
 def visible(masks: Sequence[Text], inputs: Iterable[Declared], places: int = 150) -> float:
     """The part of a sample of places that all masks show."""
     draw = Draw("places")
@@ -51,20 +112,19 @@ def visible(masks: Sequence[Text], inputs: Iterable[Declared], places: int = 150
     seen = 0
     for _ in range(places):
         q, h = draw.below(40) - 5, draw.below(4)
-        env = FUNCTIONS | {"q": q, "k": draw.below(40), "h": h, "kv_h": h // 2, "b": draw.below(2)}
-        env |= {"q_len": 40, "k_len": 40} | dict.fromkeys(keywords, 17)
-        env |= {given.name: named(given, _Sample(draw, given)) for given in read}
+        env = Place(draw.below(2), h, h // 2, q, draw.below(40), 40, 40).env() | dict.fromkeys(keywords, 17)
+        env |= {given.name: named(given, Sample(draw, given)) for given in read}
         seen += bool(eval(code, env))
     return seen / places
 
 
-class _Sample:
+class Sample:
     """Numbers as the generated suite would make them, roughly; the same for the same index."""
 
     def __init__(self, draw: Draw, given: Declared) -> None:
-        self._draw, self._given, self._known = draw, given, dict[tuple[int, ...], float]()
+        self._draw, self._given, self._known = draw, given, dict[object, float]()
 
-    def __call__(self, index: tuple[int, ...]) -> float:
+    def __call__(self, index: object) -> float:
         if index not in self._known:
             self._known[index] = self._number()
         return self._known[index]

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 import pytest
+from brute_force import Cell, Scene, cells, sides
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -55,16 +56,9 @@ def expression(text: str) -> Node:
     return walk(ast.parse(text, mode="eval").body)
 
 
-Scene = dict[str, int]
-
-
 def scenes(q_len: int, k_len: int, **scalars: int) -> Scene:
     base = {"prefix": 3, "limit": 5, "flag": 0, "size": 3, "window": 4, "shift": -2, "h": 1, "b": 0, "kv_h": 0}
     return base | {"q_len": q_len, "k_len": k_len} | scalars
-
-
-def sides(scene: Scene) -> dict[str, range]:
-    return {"q": range(scene["k_len"] - scene["q_len"], scene["k_len"]), "k": range(scene["k_len"])}
 
 
 def allowed(mask: Node, scene: Scene) -> dict[tuple[int, int], bool]:
@@ -76,36 +70,9 @@ def allowed(mask: Node, scene: Scene) -> dict[tuple[int, int], bool]:
     return table
 
 
-def inside(lo: Node | None, hi: Node | None, env: Scene, among: range) -> set[int]:
-    first = among.start if lo is None else evaluate(lo, env)
-    past = among.stop if hi is None else evaluate(hi, env)
-    return {x for x in among if first <= x < past}
-
-
-Cell = tuple[set[int], set[int], set[int], set[int]]
-
-
 def compare(mask: Node, scene: Scene, along: Literal["k", "q"], tile: int) -> Iterator[Cell]:
     """For each tile of the other side: what is seen and full in truth, and what the spans say."""
-    found = spans(mask, along, INPUTS, MINIMUMS)
-    assert 1 <= len(found) <= 8
-    truth, other = allowed(mask, scene), "q" if along == "k" else "k"
-    positions, sought = sides(scene)[other], sides(scene)[along]
-    for start in range(positions.start, positions.stop, tile):
-        held = range(start, min(start + tile, positions.stop))
-        env = scene | {f"{other}_first": held[0], f"{other}_last": held[-1]}
-        lows = [sought.start if s.lo is None else evaluate(s.lo, env) for s in found[1:]]
-        assert found[0].lo is None or not lows or evaluate(found[0].lo, env) <= lows[0]
-        assert lows == sorted(lows) and all(s.lo is not None for s in found[1:])
-
-        def sees(o: int, x: int) -> bool:
-            return truth[(o, x) if along == "k" else (x, o)]
-
-        seen = {x for x in sought if any(sees(o, x) for o in held)}
-        full = {x for x in sought if all(sees(o, x) for o in held)}
-        told = set().union(*(inside(s.lo, s.hi, env, sought) for s in found))
-        told_full = set().union(*(inside(s.full_lo, s.full_hi, env, sought) for s in found if s.can_be_full))
-        yield seen, full, told, told_full
+    return cells(spans(mask, along, INPUTS, MINIMUMS), allowed(mask, scene), scene, along, tile)
 
 
 def check_sound(mask: Node, scene: Scene, tile: int) -> None:

@@ -1,0 +1,76 @@
+"""Random masks: parsed trees mean what Python means, and no tile that is left out, or taken for full, is so wrongly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from brute_force import cells, sides
+from random_inputs import Declared, Draw
+from random_specs import RandomSpec, generate
+from random_values import Place, Sample, named
+
+from attnforge import resources, walk
+from attnforge.evaluation import evaluate
+from attnforge.spec import Spec, load
+
+NUMBERS = ("window", "chunk_size", "dilation", "global_count", "image_width", "image_radius")
+
+
+class Scenery:
+    """The numbers of a call: the same wherever they are read."""
+
+    def __init__(self, given: RandomSpec, spec: Spec) -> None:
+        self.draw = Draw(f"scenery of {given.name}")
+        read = {i.name for i in spec.inputs}
+        self.samples = {x: Sample(self.draw, x) for x in given.inputs if x.name in read}
+        self.numbers = {name: 1 + self.draw.below(20) for name in NUMBERS}
+
+    def python(self, place: Place) -> dict[str, Any]:
+        """What Python's expressions name."""
+        return place.env() | self.numbers | {x.name: named(x, self._at(x, place)) for x in self.samples}
+
+    def nodes(self, place: Place) -> dict[str, Any]:
+        """The same for trees: indices are a call's arguments."""
+        return place.env() | self.numbers | {x.name: _spread(self._at(x, place)) for x in self.samples}
+
+    def _at(self, given: Declared, place: Place) -> Callable[[tuple[int, ...]], float]:
+        """An input's numbers at a place, by their index."""
+        plain: type[int] | type[float] = float if given.dtype == "float" else int
+        return lambda index: plain(self.samples[given](place.locate(given, index)))
+
+
+def _spread(function: Callable[[tuple[int, ...]], float]) -> Callable[..., float]:
+    return lambda *index: function(index)
+
+
+@pytest.mark.parametrize("seed", [seed for seed in range(250) if generate(seed).masks])
+def test_tiles_of_random_masks(seed: int, tmp_path: Path) -> None:
+    given = generate(seed)
+    path = tmp_path / f"{given.name}.yaml"
+    path.write_text(given.yaml)
+    spec = load(path, terms=resources.terms_for(path))
+    whole, scenery = walk.mask(spec), Scenery(given, spec)
+    assert whole is not None
+    code = compile(" and ".join(f"({mask})" for mask in given.masks), given.name, "eval")
+    shapes = [(7, 40), (24, 24), (1, 9), (13, 33)]
+    if not any("token" in x.axes for x in scenery.samples):
+        shapes += [(20, 12)]
+    for _ in range(2):
+        q_len, k_len = scenery.draw.pick(shapes)
+        b, h, tile = scenery.draw.below(2), scenery.draw.below(4), scenery.draw.pick((1, 3, 8, 16))
+        every = sides({"q_len": q_len, "k_len": k_len})
+        truth = {}
+        for q in every["q"]:
+            for k in every["k"]:
+                place = Place(b, h, h // 2, q, k, q_len, k_len)
+                truth[q, k] = bool(eval(code, scenery.python(place)))
+                assert bool(evaluate(whole, scenery.nodes(place))) == truth[q, k], (place, given.yaml)
+        scene = scenery.nodes(Place(b, h, h // 2, 0, 0, q_len, k_len))
+        along: Literal["k", "q"]
+        for along in ("k", "q"):
+            for seen, full, told, told_full in cells(walk.spans(spec, along), truth, scene, along, tile):
+                assert seen <= told, f"missed along {along}: {given.yaml}"
+                assert told_full <= full, f"hidden but full along {along}: {given.yaml}"

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  76901457796b725e
-#   text hash     8896c2aee3256b12
+#   content hash  a4b0c73d48e9c849
+#   text hash     1f8ecd88b36bccf0
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

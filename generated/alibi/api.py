@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  76901457796b725e
-#   text hash     c4819d6bd91910f6
+#   content hash  a4b0c73d48e9c849
+#   text hash     e0ea172dc6ca00fc
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  76901457796b725e
-#   text hash     2747cd8ee67d93cb
+#   content hash  a4b0c73d48e9c849
+#   text hash     2a2667b1ef0f0f18
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  76901457796b725e
-#   text hash     808a944dddc78306
+#   content hash  a4b0c73d48e9c849
+#   text hash     86a6bc65e023e8d8
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

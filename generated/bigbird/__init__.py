@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  632c863b402f4330
-#   text hash     9a07a053e40c95e5
+#   content hash  7ac652bec9cc64fb
+#   text hash     dbfb8679401f7275
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

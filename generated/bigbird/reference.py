@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  632c863b402f4330
-#   text hash     7e3cf5c4d70947aa
+#   content hash  7ac652bec9cc64fb
+#   text hash     da998a4aada6e305
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  632c863b402f4330
-#   text hash     340b35864aee047a
+#   content hash  7ac652bec9cc64fb
+#   text hash     8cef87707e4024a7
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9a85d82e893bdf20
-#   text hash     c22a0ad7be9797b5
+#   content hash  450990013cd3be6c
+#   text hash     a65b882fd9320aec
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9a85d82e893bdf20
-#   text hash     732125d3a56a21ac
+#   content hash  450990013cd3be6c
+#   text hash     8fcd7d8f1b029f46
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5725d0fdbd1abbf3
-#   text hash     d06b70a863478965
+#   content hash  b294345ef5e7d65f
+#   text hash     130ee7dcc4e63a11
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5725d0fdbd1abbf3
-#   text hash     2bde6c02090fd213
+#   content hash  b294345ef5e7d65f
+#   text hash     3ea60af672c06f96
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5725d0fdbd1abbf3
-#   text hash     7a5a843bfeb5aff1
+#   content hash  b294345ef5e7d65f
+#   text hash     7aa7036911a5efda
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5725d0fdbd1abbf3
-#   text hash     3f4928490a64e423
+#   content hash  b294345ef5e7d65f
+#   text hash     13dfbe71f229c9df
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  90311fe2a66bfc69
-#   text hash     57c1f717966b9fed
+#   content hash  7b26ec5169ef4d56
+#   text hash     dbd788c37a85e3b3
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

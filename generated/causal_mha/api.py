@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  90311fe2a66bfc69
-#   text hash     d2ae6dbef5e6d4e9
+#   content hash  7b26ec5169ef4d56
+#   text hash     95c84e6b0dcd2d54
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

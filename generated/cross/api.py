@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  4257d7bfcb677f1b
-#   text hash     8f9a16d4f7aa712c
+#   content hash  a0d984e44bc72430
+#   text hash     8ab6eed58a4d19c4
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

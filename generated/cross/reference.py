@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  4257d7bfcb677f1b
-#   text hash     8c23cdefef5c4308
+#   content hash  a0d984e44bc72430
+#   text hash     8b55a98d85832711
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  4257d7bfcb677f1b
-#   text hash     5d1520ed3cf6cfaf
+#   content hash  a0d984e44bc72430
+#   text hash     636878134dc7377d
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

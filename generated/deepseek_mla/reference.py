@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c69c318c3571e1a2
-#   text hash     4f87cb25787a9078
+#   content hash  d1a3ab5b22d1374e
+#   text hash     b77ae69962a1c09d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

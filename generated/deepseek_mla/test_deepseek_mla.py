@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c69c318c3571e1a2
-#   text hash     80ba0bdf0b02075b
+#   content hash  d1a3ab5b22d1374e
+#   text hash     2acdb670da9f6cd0
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

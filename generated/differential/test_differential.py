@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  867a4a6b91e478ae
-#   text hash     2aad7a169cd2a7e9
+#   content hash  28929cc2dd391c87
+#   text hash     829fef7bcfe7286b
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

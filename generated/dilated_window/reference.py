@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ff3720b746a78322
-#   text hash     a078b4360cdfac02
+#   content hash  c00cad629de67445
+#   text hash     b1e9bfc3bec13347
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ff3720b746a78322
-#   text hash     13a5fd8f4dfa5b8f
+#   content hash  c00cad629de67445
+#   text hash     157f3e14d3e82718
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

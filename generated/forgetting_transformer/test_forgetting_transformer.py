@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b4520d23ac9f4355
-#   text hash     a3d88b9f58296fb3
+#   content hash  0fa068dc77033ece
+#   text hash     17919285be0a76b5
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  89883ae47a6846cc
-#   text hash     526f8aae5f64e86a
+#   content hash  a3efecb03810104e
+#   text hash     93e3666fad0536a7
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

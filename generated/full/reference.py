@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  89883ae47a6846cc
-#   text hash     3add0779f1487899
+#   content hash  a3efecb03810104e
+#   text hash     5128e021cfc90e76
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

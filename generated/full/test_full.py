@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  89883ae47a6846cc
-#   text hash     332c2c3e86c7fe90
+#   content hash  a3efecb03810104e
+#   text hash     e9b540b11a716274
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

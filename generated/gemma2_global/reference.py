@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  42533a5d8c1c3289
-#   text hash     90d79474214cc313
+#   content hash  f291b6b51428fbee
+#   text hash     d5c54891fb4d915a
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  42533a5d8c1c3289
-#   text hash     3342844671116e95
+#   content hash  f291b6b51428fbee
+#   text hash     ad735b2605ab2e00
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

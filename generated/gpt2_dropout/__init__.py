@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  afd80bd4ccb7294f
-#   text hash     302fe9e0bcfffea4
+#   content hash  875c406be9245e54
+#   text hash     7526ee88c4da9688
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  afd80bd4ccb7294f
-#   text hash     8ef91745b9e17efc
+#   content hash  875c406be9245e54
+#   text hash     3785cd3dba5685d9
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  afd80bd4ccb7294f
-#   text hash     0344bbc3b59b7e24
+#   content hash  875c406be9245e54
+#   text hash     b7fc8f80090501db
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  827eb519c5f5f8bb
-#   text hash     2782ec97784cfc88
+#   content hash  266e8659ad0dcbd6
+#   text hash     44743dab7c3fce8e
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  827eb519c5f5f8bb
-#   text hash     7077b76d6d432061
+#   content hash  266e8659ad0dcbd6
+#   text hash     fd8e812753ca9cf4
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

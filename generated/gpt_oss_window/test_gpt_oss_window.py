@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a5ad0f543d484ac1
-#   text hash     e6468f298b81c698
+#   content hash  33ef43da197f5f3f
+#   text hash     10772465a9dc64bf
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  09d5be2709510554
-#   text hash     83f1ebe194faf9f6
+#   content hash  b3fcc3111288d486
+#   text hash     8c42f43027ccfd74
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

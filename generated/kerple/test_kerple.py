@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  09d5be2709510554
-#   text hash     c069f1f2011c8142
+#   content hash  b3fcc3111288d486
+#   text hash     1582e40988b494e2
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

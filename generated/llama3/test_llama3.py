@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  70fbfbfb20121cdc
-#   text hash     2344c355a8c5c20b
+#   content hash  deb9cc6b6abced9f
+#   text hash     57297b0aace6ad3c
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  eb54d6fb8bd9059a
-#   text hash     e82c13f70d759194
+#   content hash  f730ef54e3790402
+#   text hash     9b5d11fa0b605fdd
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

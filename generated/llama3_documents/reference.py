@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  eb54d6fb8bd9059a
-#   text hash     1453b5b4f70513b6
+#   content hash  f730ef54e3790402
+#   text hash     856e62e31307457b
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  eb54d6fb8bd9059a
-#   text hash     0966b9f47be21c81
+#   content hash  f730ef54e3790402
+#   text hash     899371ddf1c984cd
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  39d5f1e4810fb7ec
-#   text hash     15d5b5dcb9656663
+#   content hash  867b239177a90cb5
+#   text hash     9971506e715eb2d0
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

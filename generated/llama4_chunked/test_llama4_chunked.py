@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  39d5f1e4810fb7ec
-#   text hash     7a3b6c96b41c8e49
+#   content hash  867b239177a90cb5
+#   text hash     7b752a05046ee79d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

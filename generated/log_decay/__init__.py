@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4fcde396a3d7f2ba
-#   text hash     cbae3a14d275016b
+#   content hash  e35acea813e99b24
+#   text hash     e2172822b807c99a
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

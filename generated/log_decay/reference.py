@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4fcde396a3d7f2ba
-#   text hash     b5bbc5b3fb60c44b
+#   content hash  e35acea813e99b24
+#   text hash     9a7d76f0470dacc7
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4fcde396a3d7f2ba
-#   text hash     16dac2fea7afeb6f
+#   content hash  e35acea813e99b24
+#   text hash     ace509bf8041bc3c
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  852aa5133d04a9f1
-#   text hash     f0647c570a359172
+#   content hash  85136110a835079b
+#   text hash     cb3dc5ac518c2589
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

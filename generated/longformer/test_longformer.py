@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  852aa5133d04a9f1
-#   text hash     ccb176151b3e97d5
+#   content hash  85136110a835079b
+#   text hash     b1589ca36de01680
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f8bebc2c4f3117f2
-#   text hash     e8040e38487caa60
+#   content hash  eaf31cfb9b504b4a
+#   text hash     15cbe306c0b99966
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

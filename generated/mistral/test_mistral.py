@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f8bebc2c4f3117f2
-#   text hash     4a8b33d16a922d52
+#   content hash  eaf31cfb9b504b4a
+#   text hash     bf804c8e5e56576e
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

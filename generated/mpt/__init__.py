@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e40a21614f5bb1ef
-#   text hash     485941c35d1fa188
+#   content hash  ca08cf71c76ee0c2
+#   text hash     c25a3644e9d1a5a6
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

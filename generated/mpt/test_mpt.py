@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e40a21614f5bb1ef
-#   text hash     f3a915e8c93be7c6
+#   content hash  ca08cf71c76ee0c2
+#   text hash     ba6b47dc7cae612d
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

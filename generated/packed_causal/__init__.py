@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9e8e669c06fed9b0
-#   text hash     560336eb66fcfdc2
+#   content hash  f3d81bb53ff44019
+#   text hash     eab5402fbd472051
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9e8e669c06fed9b0
-#   text hash     b82cde877256eca9
+#   content hash  f3d81bb53ff44019
+#   text hash     e481b12fe67cc746
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

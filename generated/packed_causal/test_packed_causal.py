@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9e8e669c06fed9b0
-#   text hash     c4e3c78c00a19067
+#   content hash  f3d81bb53ff44019
+#   text hash     08dbe1b677101e49
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  fe201663d0a7e3d8
-#   text hash     3eb80bb3d2c8975b
+#   content hash  4ebdb1de3ffb0ab9
+#   text hash     710b4d34ff093677
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  456710303e4c694e
-#   text hash     5ced352829a86de3
+#   content hash  111aa7d1168575b0
+#   text hash     7381799e79fe0207
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d50de71f279d78b1
-#   text hash     c57c1ab4bf56ea0f
+#   content hash  a4d9a813f1c608d7
+#   text hash     2f701c0a26f99b31
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d50de71f279d78b1
-#   text hash     e0862ca571f1e00c
+#   content hash  a4d9a813f1c608d7
+#   text hash     3e1a831ca02dc4d7
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

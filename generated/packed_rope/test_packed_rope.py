@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d50de71f279d78b1
-#   text hash     2565a86c81ddbdc3
+#   content hash  a4d9a813f1c608d7
+#   text hash     6d8d605df333af3a
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f68659f2a5e80d99
-#   text hash     4f2cdade4c76d571
+#   content hash  e51e4a1cc594fa4a
+#   text hash     e1af1ec1786b185d
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f68659f2a5e80d99
-#   text hash     8c4594a8fa9dec70
+#   content hash  e51e4a1cc594fa4a
+#   text hash     f144d0fab4cfa2c7
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

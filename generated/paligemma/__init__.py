@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b176b893819ab412
-#   text hash     d6cb66aff3059806
+#   content hash  0f1619f3c044633e
+#   text hash     83112c80e0afbb7b
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

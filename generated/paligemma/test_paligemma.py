@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b176b893819ab412
-#   text hash     f3de0872b5bb1d40
+#   content hash  0f1619f3c044633e
+#   text hash     cbe9006ceae2c21f
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  90eff33ef545c567
-#   text hash     99c09a27bcfe88c2
+#   content hash  0ebfe5b1f756450b
+#   text hash     1e27edbca53c50b5
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

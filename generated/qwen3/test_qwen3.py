@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6107eed142a052a1
-#   text hash     89c975416474dc95
+#   content hash  e90984bd0987ca07
+#   text hash     5a39b3d8d234e868
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

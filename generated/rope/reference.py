@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  775fc5f114a08847
-#   text hash     0f60c3b73912efc5
+#   content hash  db4f09518d832eb4
+#   text hash     18baa33c99ec6176
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  775fc5f114a08847
-#   text hash     57531f9648fa0727
+#   content hash  db4f09518d832eb4
+#   text hash     1e4fdeb90bd302cc
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

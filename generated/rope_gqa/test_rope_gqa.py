@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  accfb3153f3a2f71
-#   text hash     dff3c365a0a79ad5
+#   content hash  8f8cd9a485fe9f09
+#   text hash     172dfac6b1889ad2
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  389e60a6d4f11167
-#   text hash     5c809811eeb825e1
+#   content hash  09645392621e13e9
+#   text hash     74047bc1798ad7f7
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

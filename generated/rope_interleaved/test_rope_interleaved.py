@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  389e60a6d4f11167
-#   text hash     2b89d6ce00f7fa07
+#   content hash  09645392621e13e9
+#   text hash     81f1a7d1447ad2b8
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

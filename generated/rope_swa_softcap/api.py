@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f15aca9eb88bbe23
-#   text hash     2b23cea4fc91bd80
+#   content hash  02996b24b386090c
+#   text hash     b0603545777577b4
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

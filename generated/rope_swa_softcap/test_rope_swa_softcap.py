@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f15aca9eb88bbe23
-#   text hash     1d8a561d67df0c57
+#   content hash  02996b24b386090c
+#   text hash     664ff85bdb9cc9fe
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ea0e356b9109abaa
-#   text hash     de0ad10d7e711939
+#   content hash  feae14de046677ae
+#   text hash     807019bb731ac833
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

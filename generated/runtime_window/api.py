@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ea0e356b9109abaa
-#   text hash     fe916c355a7ff521
+#   content hash  feae14de046677ae
+#   text hash     c082e04a54911c65
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

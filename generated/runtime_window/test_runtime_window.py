@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ea0e356b9109abaa
-#   text hash     d809bfd065df6cc0
+#   content hash  feae14de046677ae
+#   text hash     eca65fc7b65434c1
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  0a552853db853fe0
-#   text hash     6b80ccbcacae99dd
+#   content hash  4579e8bb0e7dba25
+#   text hash     93898dadb54f3a8b
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  0a552853db853fe0
-#   text hash     4e05b3d94bc5d967
+#   content hash  4579e8bb0e7dba25
+#   text hash     59fc7a023671dd27
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  2588a121516ded8c
-#   text hash     1ed9d5cfabbce547
+#   content hash  ab0c267e9a925816
+#   text hash     438b1fcb8f816f75
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  2588a121516ded8c
-#   text hash     83b7711d39f2a4c2
+#   content hash  ab0c267e9a925816
+#   text hash     63900ff72edc4ece
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  2588a121516ded8c
-#   text hash     d40282c1757d73ad
+#   content hash  ab0c267e9a925816
+#   text hash     821b5bcc1dcc51e9
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  372449d86f1b4998
-#   text hash     c090e20e3044726d
+#   content hash  b3b317b10e6a4a2e
+#   text hash     ddeb3c1c54da394f
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  372449d86f1b4998
-#   text hash     ee6fd7d7dd469652
+#   content hash  b3b317b10e6a4a2e
+#   text hash     c3ab3fb0301ac334
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

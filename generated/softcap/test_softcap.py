@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  372449d86f1b4998
-#   text hash     b4a76d71ed879966
+#   content hash  b3b317b10e6a4a2e
+#   text hash     3b5df1041f283608
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

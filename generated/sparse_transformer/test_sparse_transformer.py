@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  75c4b7ba5cc65a34
-#   text hash     2ee6402fa3bb7dad
+#   content hash  1e04da9ea1ab551b
+#   text hash     367eedffb71c9e54
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

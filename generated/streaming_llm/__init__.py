@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a4a19a1df05b8e7a
-#   text hash     7d0ddf3f87001255
+#   content hash  0d87b68eab879d9e
+#   text hash     dd8816bc1e40c32e
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a4a19a1df05b8e7a
-#   text hash     22089146bc951128
+#   content hash  0d87b68eab879d9e
+#   text hash     e0277f1a4d9e4f1d
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  526a5c2bad81d7c6
-#   text hash     9a17cf922396efc1
+#   content hash  57a0a37a01296361
+#   text hash     c628766835d2b715
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  526a5c2bad81d7c6
-#   text hash     a5ee4f5e7b3820ec
+#   content hash  57a0a37a01296361
+#   text hash     6bb3e24d0699af75
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  526a5c2bad81d7c6
-#   text hash     82c8d99ce7cefafe
+#   content hash  57a0a37a01296361
+#   text hash     f7b2c279f4a4e821
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

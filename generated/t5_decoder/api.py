@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  eb9f63f01c301be2
-#   text hash     4dc39cd57861e778
+#   content hash  5ba35c9f571845b8
+#   text hash     3cd5fbac288aca5d
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  eb9f63f01c301be2
-#   text hash     a01e90a1f7cd31e1
+#   content hash  5ba35c9f571845b8
+#   text hash     2cc662eee1f17570
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

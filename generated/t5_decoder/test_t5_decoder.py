@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  eb9f63f01c301be2
-#   text hash     05f3d066e11f26da
+#   content hash  5ba35c9f571845b8
+#   text hash     5034f0d2debd2684
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6a3e62b281d6d75c
-#   text hash     a5ccc8566cea2dab
+#   content hash  bf806f121384f109
+#   text hash     359bd5c0cc52aec6
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6a3e62b281d6d75c
-#   text hash     f673c6d35373de05
+#   content hash  bf806f121384f109
+#   text hash     0f7f5c53a103592f
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

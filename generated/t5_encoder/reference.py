@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6a3e62b281d6d75c
-#   text hash     447bb4b57f906066
+#   content hash  bf806f121384f109
+#   text hash     c8c3318dd63576f4
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6a3e62b281d6d75c
-#   text hash     8e9a051a1c174330
+#   content hash  bf806f121384f109
+#   text hash     e7f2670d0a30e78a
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

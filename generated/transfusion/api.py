@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b0c0819e0edd4140
-#   text hash     d6e858017f5d56cf
+#   content hash  62375222ef2da443
+#   text hash     12ce390a72794bdb
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

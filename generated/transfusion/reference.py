@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b0c0819e0edd4140
-#   text hash     ec797ad38a92e970
+#   content hash  62375222ef2da443
+#   text hash     ca017f709dfe75af
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

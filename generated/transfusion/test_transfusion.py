@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b0c0819e0edd4140
-#   text hash     a832a22c887a66f2
+#   content hash  62375222ef2da443
+#   text hash     121a9b4b1f3a9fb7
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

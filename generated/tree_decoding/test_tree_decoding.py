@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  981ac02fdfcba677
-#   text hash     9e17620383038644
+#   content hash  bc86bc2f58ba2e5b
+#   text hash     ca15245ffa187be0
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

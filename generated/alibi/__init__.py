@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a4b0c73d48e9c849
-#   text hash     1f8ecd88b36bccf0
+#   content hash  9525da6834a8fab1
+#   text hash     f5608df09697af03
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

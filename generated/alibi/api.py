@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a4b0c73d48e9c849
-#   text hash     e0ea172dc6ca00fc
+#   content hash  9525da6834a8fab1
+#   text hash     09f351059f11f2d5
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a4b0c73d48e9c849
-#   text hash     fea25a6ff2db752b
+#   content hash  9525da6834a8fab1
+#   text hash     5aa7c33741ac3656
 #   render with   attnforge render specs/alibi.yaml
 """The kernels: Causal attention with linear biases, one slope a head.
 

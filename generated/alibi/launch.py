@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a4b0c73d48e9c849
-#   text hash     0a3ed4bf258c02e8
+#   content hash  9525da6834a8fab1
+#   text hash     3888c5a9c72a2c20
 #   render with   attnforge render specs/alibi.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a4b0c73d48e9c849
-#   text hash     2a2667b1ef0f0f18
+#   content hash  9525da6834a8fab1
+#   text hash     3f2885cb46e4f11e
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

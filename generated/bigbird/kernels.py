@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  7ac652bec9cc64fb
-#   text hash     a8ea81c9684d3ccb
+#   content hash  47d9dd12654b1e65
+#   text hash     1e8dd1481ca919a3
 #   render with   attnforge render specs/bigbird.yaml
 """The kernels: A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  7ac652bec9cc64fb
-#   text hash     aff1d80c4871c0ae
+#   content hash  47d9dd12654b1e65
+#   text hash     a5769562ca33d4ce
 #   render with   attnforge render specs/bigbird.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  450990013cd3be6c
-#   text hash     e70a41f22378d431
+#   content hash  b284fa8388d3607b
+#   text hash     e956f79f7d4c753a
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernels: Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  450990013cd3be6c
-#   text hash     287c67c450eec8fc
+#   content hash  b284fa8388d3607b
+#   text hash     bad472f390b3d952
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

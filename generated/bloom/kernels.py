@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b294345ef5e7d65f
-#   text hash     1e0983660e6a5787
+#   content hash  1967c84b9009fa26
+#   text hash     1d79016c0381d4d6
 #   render with   attnforge render specs/bloom.yaml
 """The kernels: Causal attention with linear biases and as many key heads as query heads.
 

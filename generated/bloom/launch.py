@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b294345ef5e7d65f
-#   text hash     5a16277d7b44dd49
+#   content hash  1967c84b9009fa26
+#   text hash     e9639556f47452b4
 #   render with   attnforge render specs/bloom.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

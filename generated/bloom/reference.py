@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b294345ef5e7d65f
-#   text hash     7aa7036911a5efda
+#   content hash  1967c84b9009fa26
+#   text hash     61a5d45e41b42dd0
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  eb4ec2ca177db1d0
-#   text hash     226bc27dcc8a5df3
+#   content hash  106d20ee43b868ba
+#   text hash     8f95a953b0f3ce81
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  eb4ec2ca177db1d0
-#   text hash     4acfcebcdecfb151
+#   content hash  106d20ee43b868ba
+#   text hash     c54552ccf26ee902
 #   render with   attnforge render specs/causal.yaml
 """The kernels: Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  eb4ec2ca177db1d0
-#   text hash     c82817a00b5479d3
+#   content hash  106d20ee43b868ba
+#   text hash     565634ea63152ec6
 #   render with   attnforge render specs/causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7b26ec5169ef4d56
-#   text hash     dbd788c37a85e3b3
+#   content hash  53c88322778e0188
+#   text hash     cd3bafb097bcfb6b
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

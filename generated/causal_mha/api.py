@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7b26ec5169ef4d56
-#   text hash     95c84e6b0dcd2d54
+#   content hash  53c88322778e0188
+#   text hash     03c8ccb47d5f8337
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7b26ec5169ef4d56
-#   text hash     4aeeece421e52c39
+#   content hash  53c88322778e0188
+#   text hash     7e01258c31e69452
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernels: Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a0d984e44bc72430
-#   text hash     8ab6eed58a4d19c4
+#   content hash  f0a4caa80889ae56
+#   text hash     0bb966dc04a27a30
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a0d984e44bc72430
-#   text hash     2de715ce55d2b120
+#   content hash  f0a4caa80889ae56
+#   text hash     05d8dd07fe5fe20b
 #   render with   attnforge render specs/cross.yaml
 """The kernels: Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a0d984e44bc72430
-#   text hash     5c96af969caa4143
+#   content hash  f0a4caa80889ae56
+#   text hash     72f92a9ef2d268e7
 #   render with   attnforge render specs/cross.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  d1a3ab5b22d1374e
-#   text hash     0546d7bc2c1f471b
+#   content hash  235bec8eedd82f62
+#   text hash     56a39cc41abe7705
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

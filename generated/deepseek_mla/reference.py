@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  d1a3ab5b22d1374e
-#   text hash     b77ae69962a1c09d
+#   content hash  235bec8eedd82f62
+#   text hash     6933b3bfb03471c7
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  28929cc2dd391c87
-#   text hash     15a6fa5dc0f1858f
+#   content hash  dc64cffba4940860
+#   text hash     04e29ae2d0fa8208
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  28929cc2dd391c87
-#   text hash     980a7d4c12873a53
+#   content hash  dc64cffba4940860
+#   text hash     5dac0a0834a8984d
 #   render with   attnforge render specs/differential.yaml
 """The kernels: One of the two maps of differential attention, called once for each and subtracted.
 

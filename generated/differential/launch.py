@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  28929cc2dd391c87
-#   text hash     8cf2f883638a7ccd
+#   content hash  dc64cffba4940860
+#   text hash     279f77ac2d3568d1
 #   render with   attnforge render specs/differential.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

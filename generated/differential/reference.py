@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  28929cc2dd391c87
-#   text hash     475f81a03604b994
+#   content hash  dc64cffba4940860
+#   text hash     79de5c5bb88a8d92
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c00cad629de67445
-#   text hash     ad56cd4dbebd3c6a
+#   content hash  bae0cf5d9c9add1a
+#   text hash     ae6c342228213214
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernels: Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c00cad629de67445
-#   text hash     8923b50fc5decd75
+#   content hash  bae0cf5d9c9add1a
+#   text hash     d2474e0f53f10103
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

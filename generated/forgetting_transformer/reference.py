@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  0fa068dc77033ece
-#   text hash     ca9c607d8a07447c
+#   content hash  20cb4a5bfe2e121a
+#   text hash     58775be1aca71195
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

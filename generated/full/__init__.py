@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a3efecb03810104e
-#   text hash     93e3666fad0536a7
+#   content hash  5eb0086129fd17d9
+#   text hash     07f0bc6bb5ac924f
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

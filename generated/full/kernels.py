@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a3efecb03810104e
-#   text hash     a6ee852f0e626386
+#   content hash  5eb0086129fd17d9
+#   text hash     af6aaa1f5c6c478b
 #   render with   attnforge render specs/full.yaml
 """The kernels: Softmax attention without a mask.
 

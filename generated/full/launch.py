@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a3efecb03810104e
-#   text hash     f336273d33868af2
+#   content hash  5eb0086129fd17d9
+#   text hash     0c78f71581ce39a6
 #   render with   attnforge render specs/full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f291b6b51428fbee
-#   text hash     2a463de367c8ffd3
+#   content hash  bd04991aee01f0f2
+#   text hash     dd8d80a30f3f8fd5
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernels: The global layers of Gemma 2, with capped scores.
 

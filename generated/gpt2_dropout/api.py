@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  875c406be9245e54
-#   text hash     2d8a131c8c87e2fa
+#   content hash  f8ad5e619c3df560
+#   text hash     175f96916a0afb88
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

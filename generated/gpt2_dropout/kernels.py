@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  875c406be9245e54
-#   text hash     3394a6dc64619bdf
+#   content hash  f8ad5e619c3df560
+#   text hash     bb4e9008de2fae8f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernels: Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  875c406be9245e54
-#   text hash     10708c2e5f27ab71
+#   content hash  f8ad5e619c3df560
+#   text hash     4dc0cc423fa959db
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  875c406be9245e54
-#   text hash     3785cd3dba5685d9
+#   content hash  f8ad5e619c3df560
+#   text hash     1be1b8a88f623c09
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  266e8659ad0dcbd6
-#   text hash     27916a69df4e4869
+#   content hash  c69e616b72e44aeb
+#   text hash     9bcfe2a02cfbc40a
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  33ef43da197f5f3f
-#   text hash     f75c9b9ed3c0ae24
+#   content hash  6137ae03f6de67be
+#   text hash     5cbdd21cf866a836
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  b3fcc3111288d486
-#   text hash     7c5485d72528c65b
+#   content hash  1ee91017f90499a6
+#   text hash     a23b865a3f6ef58f
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

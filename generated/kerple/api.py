@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  b3fcc3111288d486
-#   text hash     f17c44d8f3bbc0bd
+#   content hash  1ee91017f90499a6
+#   text hash     3a66f283825d0c5f
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  b3fcc3111288d486
-#   text hash     59d3e52542c849fd
+#   content hash  1ee91017f90499a6
+#   text hash     b39ea99bca8f5555
 #   render with   attnforge render specs/kerple.yaml
 """The kernels: Causal attention that falls with the logarithm of the distance, at a learned rate.
 

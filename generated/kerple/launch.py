@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  b3fcc3111288d486
-#   text hash     5c688e0cb20a9a69
+#   content hash  1ee91017f90499a6
+#   text hash     a7f10eb831836332
 #   render with   attnforge render specs/kerple.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  deb9cc6b6abced9f
-#   text hash     192b4444e481a64b
+#   content hash  db13e072aa6c38b7
+#   text hash     9ca6354d4b09d635
 #   render with   attnforge render specs/llama3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

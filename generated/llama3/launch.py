@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  deb9cc6b6abced9f
-#   text hash     5b012828b17bd559
+#   content hash  db13e072aa6c38b7
+#   text hash     6549be3fac51e354
 #   render with   attnforge render specs/llama3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  deb9cc6b6abced9f
-#   text hash     b2264c0455ca1a6f
+#   content hash  db13e072aa6c38b7
+#   text hash     f829a4126171e2b2
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

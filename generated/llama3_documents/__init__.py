@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f730ef54e3790402
-#   text hash     358dd665529a73c1
+#   content hash  0c50d1b4f26dcf77
+#   text hash     9fb4a1b234447b46
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f730ef54e3790402
-#   text hash     b4b588741cf89ece
+#   content hash  0c50d1b4f26dcf77
+#   text hash     b6aa356ad22d097e
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernels: Llama 3 on documents packed into one row, none of which sees another.
 

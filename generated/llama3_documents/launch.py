@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f730ef54e3790402
-#   text hash     c6ee3f64748417ff
+#   content hash  0c50d1b4f26dcf77
+#   text hash     a038e961b79e9b96
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  867b239177a90cb5
-#   text hash     83395d6811a6a106
+#   content hash  870cfab26e00d4c3
+#   text hash     f84e1b2e8fc5d172
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernels: Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

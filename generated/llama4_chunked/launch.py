@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  867b239177a90cb5
-#   text hash     05fb00e669abf821
+#   content hash  870cfab26e00d4c3
+#   text hash     97db849a338a3568
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  867b239177a90cb5
-#   text hash     9971506e715eb2d0
+#   content hash  870cfab26e00d4c3
+#   text hash     2b3056320b3fe609
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e35acea813e99b24
-#   text hash     0819eab55f296f56
+#   content hash  3b2c25fccb1409e8
+#   text hash     0050797f5a0ee341
 #   render with   attnforge render specs/log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  85136110a835079b
-#   text hash     20784c7b318a3b40
+#   content hash  0ed7cd5633a4037b
+#   text hash     0eb28fb2c54b3012
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

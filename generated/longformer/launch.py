@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  85136110a835079b
-#   text hash     ff0de4339ba2ba4b
+#   content hash  0ed7cd5633a4037b
+#   text hash     76ad5d98e1329543
 #   render with   attnforge render specs/longformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  eaf31cfb9b504b4a
-#   text hash     15cbe306c0b99966
+#   content hash  303dd8e0407c6825
+#   text hash     df919d33c0903bec
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  eaf31cfb9b504b4a
-#   text hash     0ebe9daff237850a
+#   content hash  303dd8e0407c6825
+#   text hash     cc53bd26c3e58251
 #   render with   attnforge render specs/mistral.yaml
 """The kernels: Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  eaf31cfb9b504b4a
-#   text hash     5ae2b054cf418084
+#   content hash  303dd8e0407c6825
+#   text hash     41b0eddd5fd7b370
 #   render with   attnforge render specs/mistral.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  eaf31cfb9b504b4a
-#   text hash     c21b92914d1e893b
+#   content hash  303dd8e0407c6825
+#   text hash     59bd7a141879760f
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ca08cf71c76ee0c2
-#   text hash     c25a3644e9d1a5a6
+#   content hash  86c727f172e154cf
+#   text hash     4a746d00f38683a4
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ca08cf71c76ee0c2
-#   text hash     6efee3796277c90f
+#   content hash  86c727f172e154cf
+#   text hash     8156a6e9074e1083
 #   render with   attnforge render specs/mpt.yaml
 """The kernels: Attention with a prefix and linear biases.
 

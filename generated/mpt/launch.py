@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ca08cf71c76ee0c2
-#   text hash     3e750695db45b0b0
+#   content hash  86c727f172e154cf
+#   text hash     260e4dbfe94b84c1
 #   render with   attnforge render specs/mpt.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

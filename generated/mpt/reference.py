@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ca08cf71c76ee0c2
-#   text hash     2e0cddca5e11f85c
+#   content hash  86c727f172e154cf
+#   text hash     318892f978bfe040
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  6413292dd300166a
-#   text hash     d4d6d5b01b619d67
+#   content hash  45a2955e749a54e0
+#   text hash     fc8575bd99dbcd84
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernels: Cells of an image of 32 columns see those at most 3 rows and columns away.
 

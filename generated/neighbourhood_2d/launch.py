@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  6413292dd300166a
-#   text hash     97c3fe0e077e1ce8
+#   content hash  45a2955e749a54e0
+#   text hash     115e288b19f7bc11
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f3d81bb53ff44019
-#   text hash     eab5402fbd472051
+#   content hash  714a25b074c8a570
+#   text hash     9c19a0529b9dde09
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

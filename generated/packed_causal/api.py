@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f3d81bb53ff44019
-#   text hash     e481b12fe67cc746
+#   content hash  714a25b074c8a570
+#   text hash     6a61af1822025753
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f3d81bb53ff44019
-#   text hash     be7ffc8e8ea9bd9c
+#   content hash  714a25b074c8a570
+#   text hash     93847a1079d1ce5b
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernels: Causal attention for sequences packed into one tensor.
 

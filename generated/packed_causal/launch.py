@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f3d81bb53ff44019
-#   text hash     b25c6adf14081e51
+#   content hash  714a25b074c8a570
+#   text hash     514d38b1e30809b7
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f3d81bb53ff44019
-#   text hash     c69b2bfa034a0a84
+#   content hash  714a25b074c8a570
+#   text hash     d7cb06e394f68b29
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4ebdb1de3ffb0ab9
-#   text hash     5a29bd16ea6cedde
+#   content hash  1bd610a082cecfe2
+#   text hash     f51be5948ba76323
 #   render with   attnforge render specs/packed_full.yaml
 """The kernels: Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4ebdb1de3ffb0ab9
-#   text hash     e4b5f16979e0d047
+#   content hash  1bd610a082cecfe2
+#   text hash     3f97bc6f8f388fa1
 #   render with   attnforge render specs/packed_full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a4d9a813f1c608d7
-#   text hash     3b2ce8eb514e7b7b
+#   content hash  beb7faab5e78808b
+#   text hash     d947e74894069165
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a4d9a813f1c608d7
-#   text hash     2f701c0a26f99b31
+#   content hash  beb7faab5e78808b
+#   text hash     e072768a1b8a7894
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a4d9a813f1c608d7
-#   text hash     0b25a6c8dcbfb8f8
+#   content hash  beb7faab5e78808b
+#   text hash     2e253be8aa7a65c4
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernels: Causal attention with rotary embedding for sequences packed into one tensor.
 

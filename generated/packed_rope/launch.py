@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a4d9a813f1c608d7
-#   text hash     ac8b4e71df87b515
+#   content hash  beb7faab5e78808b
+#   text hash     1912395b72426d9b
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

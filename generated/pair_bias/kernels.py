@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e51e4a1cc594fa4a
-#   text hash     7619c0671ecba03b
+#   content hash  c04629e80151079f
+#   text hash     75039b54aad62742
 #   render with   attnforge render specs/pair_bias.yaml
 """The kernels: Attention with a learned bias for each pair of positions.
 

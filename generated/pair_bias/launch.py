@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e51e4a1cc594fa4a
-#   text hash     1d32ba047ec0dbd0
+#   content hash  c04629e80151079f
+#   text hash     dda164cb46939cee
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

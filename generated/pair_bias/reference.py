@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e51e4a1cc594fa4a
-#   text hash     ce95fb23d3d9fefc
+#   content hash  c04629e80151079f
+#   text hash     0ae3616fcfaf1eee
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

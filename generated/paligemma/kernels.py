@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0f1619f3c044633e
-#   text hash     f38a2888517ce912
+#   content hash  014857b0437b02db
+#   text hash     120e80c5ee39d379
 #   render with   attnforge render specs/paligemma.yaml
 """The kernels: An image and a prompt that all see as a prefix, and text that sees causally.
 

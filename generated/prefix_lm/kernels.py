@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0ebfe5b1f756450b
-#   text hash     d933e18f02a2b3b0
+#   content hash  4a140e68382480e0
+#   text hash     497ed67ca5406681
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernels: Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0ebfe5b1f756450b
-#   text hash     0e63c113bdb46a92
+#   content hash  4a140e68382480e0
+#   text hash     6a4e880723a90266
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  db4f09518d832eb4
-#   text hash     3de6920f629859f8
+#   content hash  67fefc16fc5afd5f
+#   text hash     9cdab4063a037e26
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  db4f09518d832eb4
-#   text hash     ec274626a8a229f8
+#   content hash  67fefc16fc5afd5f
+#   text hash     27179bb5b3ddaad6
 #   render with   attnforge render specs/rope.yaml
 """The kernels: Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  db4f09518d832eb4
-#   text hash     434e387e71c692ad
+#   content hash  67fefc16fc5afd5f
+#   text hash     a320fd215e1af1d7
 #   render with   attnforge render specs/rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  db4f09518d832eb4
-#   text hash     18baa33c99ec6176
+#   content hash  67fefc16fc5afd5f
+#   text hash     b02b917737b0e5a0
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

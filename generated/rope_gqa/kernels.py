@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  8f8cd9a485fe9f09
-#   text hash     c02492e32a2ab2ab
+#   content hash  5480be149fefcc8f
+#   text hash     0f07cbd04ebfc774
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads.
 

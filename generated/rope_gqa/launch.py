@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  8f8cd9a485fe9f09
-#   text hash     38a7062a5b576494
+#   content hash  5480be149fefcc8f
+#   text hash     f88885b183ad47e5
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  09645392621e13e9
-#   text hash     f316135389a432d8
+#   content hash  6f1c2b056b963887
+#   text hash     0b71bc3f39e8eef1
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

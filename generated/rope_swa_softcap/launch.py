@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  02996b24b386090c
-#   text hash     5cfee64a5d16d17d
+#   content hash  0fb631786500f062
+#   text hash     3ff04aa784054eaf
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

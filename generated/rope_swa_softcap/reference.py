@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  02996b24b386090c
-#   text hash     5043ad74f8fea18e
+#   content hash  0fb631786500f062
+#   text hash     320b8e8ceed244c2
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

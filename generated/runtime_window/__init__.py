@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  feae14de046677ae
-#   text hash     807019bb731ac833
+#   content hash  1595bb2504b80e7c
+#   text hash     894669c6a01e27ed
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

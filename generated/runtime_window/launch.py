@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  feae14de046677ae
-#   text hash     7106515f03f950bd
+#   content hash  1595bb2504b80e7c
+#   text hash     bbffe6509608724a
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  feae14de046677ae
-#   text hash     d4c134ba562051f8
+#   content hash  1595bb2504b80e7c
+#   text hash     fc222891fc0293f3
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

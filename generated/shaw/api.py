@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  4579e8bb0e7dba25
-#   text hash     5d5d98ffe949a54f
+#   content hash  547a505c2743081d
+#   text hash     e9395f89e230ab39
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

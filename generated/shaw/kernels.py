@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  4579e8bb0e7dba25
-#   text hash     51007481e20ccbbe
+#   content hash  547a505c2743081d
+#   text hash     10abbe74c4b2c1dd
 #   render with   attnforge render specs/shaw.yaml
 """The kernels: Attention in which each query gives each distance up to 16 a score of its own.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  4579e8bb0e7dba25
-#   text hash     b625b554f03f95b3
+#   content hash  547a505c2743081d
+#   text hash     536e67f2149feb84
 #   render with   attnforge render specs/shaw.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

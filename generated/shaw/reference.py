@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  4579e8bb0e7dba25
-#   text hash     3d5aa6161be05b27
+#   content hash  547a505c2743081d
+#   text hash     6513b2840511a330
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ab0c267e9a925816
-#   text hash     ceb551c40a63a7f9
+#   content hash  22ef1e49cbcfe7ee
+#   text hash     e7343131904a01b1
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernels: Causal attention to the 1024 most recent keys.
 

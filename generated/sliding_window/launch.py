@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ab0c267e9a925816
-#   text hash     841d15b2633afa1c
+#   content hash  22ef1e49cbcfe7ee
+#   text hash     ffed5f3859fa1016
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b3b317b10e6a4a2e
-#   text hash     ddeb3c1c54da394f
+#   content hash  6d2902a2b7e9fc45
+#   text hash     1e03b3e453b24657
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b3b317b10e6a4a2e
-#   text hash     0ea399bd47d6c97a
+#   content hash  6d2902a2b7e9fc45
+#   text hash     2b8f96850579043e
 #   render with   attnforge render specs/softcap.yaml
 """The kernels: Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b3b317b10e6a4a2e
-#   text hash     3d17d94d064a8384
+#   content hash  6d2902a2b7e9fc45
+#   text hash     aa4d89a95e285240
 #   render with   attnforge render specs/softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1e04da9ea1ab551b
-#   text hash     fb3e7c408d9637ee
+#   content hash  df0e6fd5e3b2bdcb
+#   text hash     c22e686e19370eaa
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

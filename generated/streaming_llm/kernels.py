@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0d87b68eab879d9e
-#   text hash     ef7f2f6acb306ed1
+#   content hash  067ae1658fc3d839
+#   text hash     8903b12571e9140f
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernels: Causal attention to the 1024 most recent keys and to the first four.
 

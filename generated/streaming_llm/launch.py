@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0d87b68eab879d9e
-#   text hash     aa4c38957cf7e509
+#   content hash  067ae1658fc3d839
+#   text hash     0bb273df84da052e
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

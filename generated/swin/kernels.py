@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  57a0a37a01296361
-#   text hash     6172d12f4d97bf17
+#   content hash  48c6545314ed8f2a
+#   text hash     d28373494ecd052c
 #   render with   attnforge render specs/swin.yaml
 """The kernels: Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  57a0a37a01296361
-#   text hash     b8215705198a70e2
+#   content hash  48c6545314ed8f2a
+#   text hash     8296f0e76395c3b7
 #   render with   attnforge render specs/swin.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

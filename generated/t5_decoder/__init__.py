@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5ba35c9f571845b8
-#   text hash     ba72df1a3ba77a32
+#   content hash  dcba4bb0c45e5823
+#   text hash     e412fd11f7d6507e
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5ba35c9f571845b8
-#   text hash     37fcc42731fd691c
+#   content hash  dcba4bb0c45e5823
+#   text hash     9c690cc8f72be118
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  bf806f121384f109
-#   text hash     bb0608e081ae325b
+#   content hash  ef31852e43d3da7e
+#   text hash     8c5a6058c300f912
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

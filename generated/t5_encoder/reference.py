@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  bf806f121384f109
-#   text hash     c8c3318dd63576f4
+#   content hash  ef31852e43d3da7e
+#   text hash     9265e42d0acf87c1
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  62375222ef2da443
-#   text hash     4aa623f800849118
+#   content hash  e45ba17907127f28
+#   text hash     3467304795746d83
 #   render with   attnforge render specs/transfusion.yaml
 """The kernels: Causal attention in which the patches of one image see each other.
 

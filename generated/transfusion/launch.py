@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  62375222ef2da443
-#   text hash     5f48068c5f470fc2
+#   content hash  e45ba17907127f28
+#   text hash     32915d16decbdb30
 #   render with   attnforge render specs/transfusion.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  bc86bc2f58ba2e5b
-#   text hash     c151ff3056091563
+#   content hash  7661c0a66ea2d840
+#   text hash     c6f9f0bfbf24b1d7
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernels: A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

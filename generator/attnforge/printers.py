@@ -271,7 +271,10 @@ class _Torch:
         if op in ("min", "max"):
             return self._call(op, *(self._as_tensor(a, like=node) for a in args))
         if op in BINARY:
-            return _binary(op, BINARY[op], *self._operands(node))
+            left, right = self._operands(node)
+            if op == "//" and node.type == "float":
+                left, right = _detached(node.args[0], left), _detached(node.args[1], right)
+            return _binary(op, BINARY[op], left, right)
         if op == "**":
             base, exponent = self._operands(node)
             return Text(f"{base.within(ATOM)} ** {exponent.within(UNARY)}", POWER)
@@ -313,6 +316,12 @@ class _Torch:
         if node.type == "float" and all(map(is_scalar, choices)):
             a = self._as_tensor(choices[0])
         return Text(f"torch.where({self.print(condition).text}, {a.text}, {b.text})", ATOM)
+
+
+def _detached(node: Node, text: Text) -> Text:
+    """The operand of a `//`, which is flat, and which torch refuses to differentiate."""
+    learns = any(n.op in LEAVES and n.type == "float" and not is_scalar(n) for n in node.walk())
+    return Text(text.within(ATOM) + ".detach()", ATOM) if learns else text
 
 
 _TORCH_NAMES = {

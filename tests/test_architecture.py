@@ -21,11 +21,12 @@ MODULES = {path.stem: path for path in PACKAGE.glob("*.py") if path.stem not in 
 LAYERS = [
     {"errors", "resources", "header"},
     {"spec", "expression", "constants", "syntax", "parser", "yaml_source", "fields", "names", "terms", "schema"},
-    {"calculus", "printers", "ranges", "linear", "normal"},
+    {"calculus", "printers", "notation", "mathml", "javascript", "ranges", "linear", "normal"},
     {"binding", "walk", "tiles", "faces", "plan", "oracle"},
     {"render", "format"},
     {"emit"},
-    {"starter", "suite", "compile", "explain", "picture", "tuning", "bench", "profile"},
+    {"starter", "suite", "compile", "tuning", "bench", "profile"}
+    | {"explain", "samples", "elements", "picture", "terminal", "trace", "page"},
     {"cli"},
 ]
 ONLY = {"jinja2": {"render"}, "black": {"format"}, "yaml": {"spec", "starter"} | LAYERS[1]}

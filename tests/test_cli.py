@@ -206,8 +206,7 @@ def test_explain_writes_one_page_that_needs_nothing_else(folder: Path) -> None:
     run("explain", write("one", "name: {name}\ndescription: A <b> & c.\nmask: [causal]\n"), "--html", "page.html")
     page = (folder / "page.html").read_text()
     assert "A &lt;b&gt; &amp; c." in page
-    assert "<svg" in page
-    assert not any(word in page for word in ("http", "<script", "src="))
+    assert not any(word in page for word in ("http:", "https:", "src=", "href=", "@import", "url("))
 
 
 def test_explain_writes_a_picture(folder: Path) -> None:

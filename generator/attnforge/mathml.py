@@ -19,6 +19,11 @@ _NAMES = {
     "k_len": "<msub><mi>T</mi><mi>k</mi></msub>",
     "kv_h": "<msub><mi>h</mi><mtext>kv</mtext></msub>",
     "heads": "<msub><mi>H</mi><mi>q</mi></msub>",
+    **{
+        f"{side}_{end}": f"<msub><mi>{side}</mi><mtext>{end}</mtext></msub>"
+        for side in "qk"
+        for end in ("first", "last")
+    },
 }
 _TALL = ("<mfrac", "<msqrt", "<msup", "<mtable")
 _LONG = 8  # characters of a number that may be a fraction in truth

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from . import calculus, mathml, render, samples, trace
-from .binding import SCORE
+from . import calculus, mathml, render, samples, trace, walk
+from .binding import SCORE, Side
 from .expression import Node
 from .javascript import javascript
 from .mathml import row
@@ -107,6 +107,25 @@ class Page:
                 left = mathml.derivative(_AFTER, _SCORE if leaf == SCORE else self._math(leaf))
                 found.append(Equation(row(left, "<mo>=</mo>", self._math(node)), i, term.label))
         return tuple(found)
+
+    @cached_property
+    def ranges(self) -> tuple[Equation, ...]:
+        """The keys that a tile of queries needs, the other way round, and the part of them that needs no mask."""
+        found: list[Equation] = []
+        directions: tuple[tuple[Side, str, str], ...] = (("k", "keys", "queries"), ("q", "queries", "keys"))
+        for along, name, others in directions:
+            for span in walk.spans(self.spec, along) if self.spec.masks else ():
+                needed = f"{name} that a tile of {others} needs"
+                found.append(Equation(self._interval(along, span.lo, span.hi), label=needed))
+                if span.can_be_full:
+                    inner = self._interval(along, span.full_lo, span.full_hi)
+                    found.append(Equation(inner, label="of them without a mask"))
+        return tuple(found)
+
+    def _interval(self, along: Side, lo: Node | None, hi: Node | None) -> str:
+        first = "<mn>0</mn>" if along == "k" else row(mathml.name("k_len"), "<mo>−</mo>", mathml.name("q_len"))
+        ends = (self._math(lo) if lo else first, self._math(hi) if hi else mathml.name("k_len"))
+        return row(f"<mi>{along}</mi><mo>∈</mo>", mathml.fenced("[", "<mo>,</mo>".join(ends), ")"))
 
     @cached_property
     def sample(self) -> samples.Sample:

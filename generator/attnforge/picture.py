@@ -108,7 +108,7 @@ def _words(figure: Any, mask: Mask, caption: Caption) -> None:
     figure.text(0.03, 0.955, _plain(caption.name), fontsize=16, fontweight="bold")
     lengths = f"{_number(mask.q_len)} queries, {_number(mask.k_len)} keys"
     figure.text(0.97, 0.958, lengths, fontsize=11, color=_QUIET, ha="right")
-    description = textwrap.shorten(caption.description, 130, placeholder=" ...")
+    description = textwrap.shorten(caption.description, 110, placeholder=" ...")
     figure.text(0.03, 0.918, _plain(description), fontsize=10, color=_QUIET)
     for i, line in enumerate(_lines(caption.formula, 95, 2)):
         figure.text(0.03, 0.888 - 0.024 * i, _plain(line), fontsize=9, family="DejaVu Sans Mono")

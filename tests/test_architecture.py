@@ -20,9 +20,10 @@ MODULES = {path.stem: path for path in PACKAGE.glob("*.py") if path.stem not in 
 # Each module may import those of the lines above its own, and its neighbours on its line.
 LAYERS = [
     {"errors", "resources", "header"},
-    {"spec", "expression", "constants", "syntax", "parser", "yaml_source", "fields", "names", "terms", "schema"},
+    {"spec", "expression", "constants", "syntax", "parser", "yaml_source", "fields", "names", "terms", "schema"}
+    | {"inputs", "indices", "evaluation"},
     {"calculus", "printers", "notation", "mathml", "javascript", "ranges", "linear", "normal"},
-    {"binding", "walk", "tiles", "faces", "plan", "oracle"},
+    {"leaves", "binding", "walk", "tiles", "faces", "plan", "oracle"},
     {"render", "format"},
     {"emit"},
     {"starter", "suite", "compile", "tuning", "bench", "profile"}

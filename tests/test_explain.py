@@ -14,8 +14,9 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from attnforge import elements, explain, mathml, picture, ranges, render, resources, samples, spec, trace
+from attnforge import elements, explain, mathml, picture, render, resources, samples, spec, trace
 from attnforge.elements import EMPTY, FULL, MASKED, MIXED, PLAIN, SKIPPED, UNKNOWN, Mask
+from attnforge.evaluation import evaluate
 from attnforge.expression import Node
 from attnforge.page import Page
 from attnforge.spec import Spec
@@ -49,6 +50,16 @@ MASKS = {
     "falling": 'mask: [expr: "decay[q] - decay[k] > -0.25"]\ninputs: {decay: {axes: [batch, token], scan: cumsum}}\n',
     "flag": 'mask: [expr: "k <= q or seen"]\ninputs: {seen: {axes: [batch], dtype: bool}}\n',
     "packed": "layout: packed\nmask: [causal]\n",
+    "segments": "mask: [causal, segments]\n",
+    "tree": "mask: [tree]\n",
+    "blocks": "mask: [block_sparse: {block: 12}, causal]\n",
+    "image": "mask: [local_2d: {width: 12, radius: runtime}, dilated: {stride: runtime}]\n",
+    "chunks": "mask: [chunked: {size: runtime}]\n",
+    "global": "mask: [any: [sliding_window: {size: 9}, global_tokens: {count: runtime}], causal]\n",
+    "table": 'mask: [expr: "near[abs(q - k)] or far[h, k // 4] > 0"]\n'
+    "inputs: {near: {axes: [16], dtype: bool}, far: {axes: [batch, 8, 4], dtype: int}}\n",
+    "pairs": 'mask: [expr: "both > 0 and s[k // 2, q] < 0.75 and c"]\n'
+    "inputs: {both: {axes: [query, key], dtype: int}, s: {axes: [key, key]}, c: {axes: [key // 5, head], dtype: bool}}\n",
 }
 
 
@@ -73,7 +84,7 @@ def by_hand(found: Mask) -> Any:
     keys = range(found.k_len)
     return np.array(
         [
-            [bool(ranges.evaluate(found.keep, {**env, "q": row + found.shift, "k": k})) for k in keys]
+            [bool(evaluate(found.keep, {**env, "q": row + found.shift, "k": k})) for k in keys]
             for row in range(found.q_len)
         ]
     )
@@ -197,6 +208,32 @@ def test_documents_follow_each_other(load: Load) -> None:
     for row in range(40):
         first, end = next((a, b) for a, b in itertools.pairwise(starts) if a <= row + 60 < b)
         assert visible[row].tolist() == [first <= k < end for k in range(100)]
+
+
+def test_a_tree_of_guesses_grows_from_the_keys_before_it(load: Load) -> None:
+    visible = by_hand(mask(load(MASKS["tree"]), 20, 50))
+    assert visible[:, :30].all()
+    for i in range(20):
+        way = {i}
+        while min(way) > 0:
+            way.add(max(0, min(way) - 3))
+        assert set(np.flatnonzero(visible[i, 30:]).tolist()) == way | {0}
+    # what a token sees its own descendants see, too
+    seen = [set(np.flatnonzero(row).tolist()) for row in visible]
+    assert all(seen[j] <= seen[i] for i in range(20) for j in range(20) if 30 + j in seen[i])
+
+
+def test_blocks_are_of_one_kind_throughout(load: Load) -> None:
+    visible = by_hand(mask(load("mask: [block_sparse: {block: 12}]\n"), 60, 40))
+    blocks = {
+        bool(part.all())
+        for a in range(0, 60, 12)
+        for b in range(0, 40, 12)
+        for part in [visible[a : a + 12, b : b + 12]]
+        if part.all() or not part.any()
+    }
+    assert blocks == {True, False}
+    assert not any(MIXED in row for row in states(visible, 12, 12))
 
 
 def test_random_bits_look_random_and_stay_the_same(load: Load) -> None:
@@ -405,7 +442,7 @@ def test_brackets_stand_where_they_must(load: Load) -> None:
 def test_inputs_carry_the_places_they_are_read_at(load: Load) -> None:
     inputs = "inputs: {x: {axes: [batch, token, head]}, y: {axes: [head, key]}}\n"
     found = markup(load, "score + x[q] * y", inputs)
-    assert "<msub><mi>x</mi><mrow><mi>b</mi><mo>,</mo><mi>h</mi><mo>,</mo><mi>q</mi></mrow></msub>" in found
+    assert "<msub><mi>x</mi><mrow><mi>b</mi><mo>,</mo><mi>q</mi><mo>,</mo><mi>h</mi></mrow></msub>" in found
     assert "<msub><mi>y</mi><mrow><mi>h</mi><mo>,</mo><mi>k</mi></mrow></msub>" in found
 
 
@@ -467,10 +504,22 @@ def test_lines_are_traced_to_their_terms(load: Load) -> None:
         assert not any(row.startswith(("def ", "return", "m_new", "acc")) for row in mine[name])
 
 
-@pytest.mark.parametrize("variant", sorted(resources.variants()))
-def test_every_term_has_lines_in_every_kernel_that_attends(variant: str) -> None:
-    path = resources.variants()[variant]
-    loaded = spec.load(path, terms=resources.terms_for(path))
+LOOKED_UP = """mask: [segments, tree, block_sparse: {block: 16}]
+score:
+  - relative_bias
+  - bias
+  - expr: "score + t[min(k // 4, 7)] * score"
+inputs: {t: {axes: [8], grad: true}}
+"""
+
+
+@pytest.mark.parametrize("variant", [*sorted(resources.variants()), "looked up"])
+def test_every_term_has_lines_in_every_kernel_that_attends(load: Load, variant: str) -> None:
+    if variant == "looked up":
+        loaded = load(LOOKED_UP)
+    else:
+        path = resources.variants()[variant]
+        loaded = spec.load(path, terms=resources.terms_for(path))
     text = render.render(loaded)["kernels.py"]
     found = trace.lines(loaded, text)
     starts = [i for i, row in enumerate(text.splitlines()) if row.startswith("def ")] + [len(found)]

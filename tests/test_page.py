@@ -12,8 +12,9 @@ from typing import Any
 import browser
 import pytest
 
-from attnforge import elements, explain, ranges, render, resources, samples, spec, trace
+from attnforge import elements, explain, render, resources, samples, spec, trace
 from attnforge.elements import EMPTY, FULL, MIXED, SKIPPED
+from attnforge.evaluation import evaluate
 from attnforge.expression import Node
 from attnforge.javascript import javascript
 from attnforge.spec import Spec
@@ -32,6 +33,11 @@ HAND_MADE = {
     "inputs: {qs: {axes: [batch, query], dtype: int}, ks: {axes: [batch, key], dtype: int}}\n",
     "given": 'mask: [expr: "valid or k <= q - back or rate * k > q + h"]\n'
     "inputs: {valid: {axes: [key, head], dtype: bool}, back: {axes: [], dtype: int}, rate: {axes: []}}\n",
+    "guesses": "mask: [tree]\n",
+    "blocks": "mask: [block_sparse: {block: 24}, causal]\n",
+    "image": "mask: [local_2d: {width: 12, radius: runtime}, dilated: {stride: runtime}]\n",
+    "tables": 'mask: [expr: "near[abs(q - k)] and both > 0"]\nscore: [relative_bias, bias]\n'
+    "inputs: {near: {axes: [16], dtype: bool}, both: {axes: [query, key], dtype: int}}\n",
     "odd": f"description: {json.dumps(NASTY)}\n"
     + 'mask: [expr: "q<k   and k>3"]\nscore: [expr: "score if q<k else score / 3"]\n',
 }
@@ -161,7 +167,7 @@ def test_expressions_mean_in_the_browser_what_they_mean_in_python(show: Any) -> 
     for node, script, values in zip(nodes, texts, found, strict=True):
         for (q, k), got in zip(places, values, strict=True):
             try:
-                wanted = ranges.evaluate(node, {"q": q, "k": k, "k_len": 9})
+                wanted = evaluate(node, {"q": q, "k": k, "k_len": 9})
             except ArithmeticError:
                 continue
             compared += 1
@@ -327,7 +333,7 @@ def test_elements_have_the_colours_of_their_tiles(show: Any, scheme: str) -> Non
 LIT = "[...document.querySelectorAll('.line')].flatMap((line, i) => line.classList.contains('lit') ? [i] : [])"
 
 
-@pytest.mark.parametrize("name", ["rope_swa_softcap", "alibi", "odd"])
+@pytest.mark.parametrize("name", ["rope_swa_softcap", "alibi", "tables", "odd"])
 def test_pointing_at_a_term_lights_its_lines(show: Any, specs: dict[str, Spec], name: str) -> None:
     page = show(name)
     kernels = render.render(specs[name])["kernels.py"]

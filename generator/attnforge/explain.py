@@ -10,9 +10,10 @@ from pathlib import Path
 import click
 
 from . import calculus, picture, plan, samples, terminal, walk
-from .binding import Side
 from .elements import Mask, Tiling
 from .expression import Node
+from .inputs import Axis
+from .leaves import Side
 from .notation import source
 from .page import Page
 from .spec import Spec
@@ -100,11 +101,15 @@ def _derivatives(spec: Spec) -> str:
 def _keywords(spec: Spec) -> str:
     lines = []
     for a in plan.build(spec).arguments:
-        axes = f" ({', '.join(a.axes)})" if a.axes else ""
+        axes = f" ({', '.join(map(_axis, a.axes))})" if a.axes else ""
         facts = {"learned": a.grad, "read as its cumulative sum": a.scan, "may be left out": a.optional or a.default}
         notes = [a.doc.rstrip("."), *(name for name, holds in facts.items() if holds)]
         lines.append((f"{a.name}: {a.dtype} {a.kind}{axes}", ", ".join(filter(None, notes))))
     return _section("Keywords", lines)
+
+
+def _axis(axis: Axis) -> str:
+    return str(axis.size) if axis.kind == "size" else axis.kind if axis.per == 1 else f"{axis.kind} // {axis.per}"
 
 
 def _ranges(spec: Spec) -> str:

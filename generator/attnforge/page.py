@@ -11,13 +11,15 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from . import calculus, mathml, render, samples, trace, walk
-from .binding import SCORE, Side
+from .binding import SCORE
 from .expression import Node
+from .indices import IMPLICIT
+from .inputs import Axis
 from .javascript import javascript
+from .leaves import Side
 from .mathml import row
 from .spec import Input, Spec
 
-_IMPLICIT = {"batch": "b", "head": "h", "kv_head": "kv_h", "query": "q", "key": "k"}
 _VARIABLES = {"q_len": "qLen", "k_len": "kLen", "q_first": "first", "q_last": "last"}
 _SCORE, _AFTER = "<mi>score</mi>", "<mi>score′</mi>"
 _VISIBLE = "<mtext>visible if\u00a0</mtext>"
@@ -193,9 +195,18 @@ class _Subscripts:
         self.inputs = inputs
 
     def __call__(self, node: Node) -> str:
-        written = [mathml.mathml(arg, self) for arg in node.args]
-        implicit = [_IMPLICIT[axis] for axis in self.inputs[str(node.value)].axes if axis in _IMPLICIT]
-        return "<mo>,</mo>".join([*map(mathml.name, implicit), *written])
+        given, written = self.inputs[str(node.value)], iter(node.args)
+        found = [
+            mathml.mathml(next(written) if i in given.written else _own(axis), self)
+            for i, axis in enumerate(given.axes)
+        ]
+        return "<mo>,</mo>".join(found)
+
+
+def _own(axis: Axis) -> Node:
+    """The entry that a query or a key reads by itself."""
+    place = Node("var", (), IMPLICIT[axis.kind], "int")
+    return place if axis.per == 1 else Node("//", (place, Node("num", (), int(axis.per), "int")), None, "int")
 
 
 def _coloured(text: str) -> Iterator[str]:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from . import ranges, walk
+from . import walk
+from .evaluation import evaluate
 from .expression import Node
+from .inputs import HEAD_AXES, Axis
 from .notation import source
 from .parser import LARGEST
 from .ranges import Span
@@ -42,18 +44,11 @@ class Sample:
     def numbers(self, q_len: int, k_len: int) -> dict[str, float]:
         """The values of the parameters for so many queries and keys."""
         lengths = {"q_len": q_len, "k_len": k_len}
-        return {p.name: ranges.evaluate(p.value, lengths) for p in self.parameters}
+        return {p.name: evaluate(p.value, lengths) for p in self.parameters}
 
     def told(self, q_len: int, k_len: int) -> tuple[str, ...]:
         """The notes for so many queries and keys."""
         return tuple(note.format_map(self.numbers(q_len, k_len)) for note in self.notes)
-
-
-@dataclass(frozen=True)
-class _Axis:
-    kind: str
-    size: int | None = None
-    per: int = 1
 
 
 def take(spec: Spec) -> Sample:
@@ -74,10 +69,6 @@ def _value(name: str, value: Node) -> str:
     return f"{name} = {source(value)}" + ("" if value.op == "num" else f" = {{{name}}}")
 
 
-def _axes(given: Input) -> tuple[_Axis, ...]:
-    return tuple(_Axis(kind) for kind in given.axes)
-
-
 def _int(value: int) -> Node:
     return Node("num", (), value, "int")
 
@@ -89,6 +80,9 @@ def _var(name: str) -> Node:
 def _of(op: str, *args: Node | int, kind: str = "int") -> Node:
     nodes = tuple(_int(arg) if isinstance(arg, int) else arg for arg in args)
     return Node(op, nodes, None, "float" if kind == "float" else "bool" if kind == "bool" else "int")
+
+
+_SHIFT = _of("-", _var("k_len"), _var("q_len"))  # the position of the first query
 
 
 class _Taken:
@@ -138,18 +132,19 @@ class _Taken:
 
     def _input(self, given: Input, written: list[Node]) -> Node:
         """The rule of an input, at the places that the expression reads."""
-        places: list[tuple[_Axis, Node]] = []
-        for axis in _axes(given):
-            if axis.kind in ("batch", "head", "kv_head"):
+        places: list[tuple[Axis, Node]] = []
+        for i, axis in enumerate(given.axes):
+            if axis.kind in HEAD_AXES:
                 self._place(axis.kind)
-                continue
-            place = self._written(axis, written.pop(0)) if axis.kind in ("token", "size") else self._own(axis)
-            places.append((axis, place))
+            else:
+                places.append((axis, self._written(axis, written.pop(0)) if i in given.written else self._own(axis)))
         if not places:
             return self._scalar(given)
         if given.scan:
             self.notes[f"{given.name}: falls by 1/64 from token to token"] = None
             return Node("/", (_of("neg", _of("+", places[0][1], 1)), _int(64)), None, "float")
+        if given.dtype == "bool" and given.rows == ("query", "query"):
+            return self._tree(given, *(place for _, place in places))
         if given.dtype == "bool":
             return self._bits(given, [place for _, place in places])
         if given.dtype == "float":
@@ -161,17 +156,19 @@ class _Taken:
         return _of("%", self._random(given, [place for _, place in places]), 3)
 
     @staticmethod
-    def _own(axis: _Axis) -> Node:
+    def _own(axis: Axis) -> Node:
         """The entry that a query or a key reads by itself."""
-        place = _var("k") if axis.kind == "key" else _of("-", _var("q"), _of("-", _var("k_len"), _var("q_len")))
-        return place if axis.per == 1 else _of("//", place, axis.per)
+        place = _var("k") if axis.kind == "key" else _of("-", _var("q"), _SHIFT)
+        return place if axis.per == 1 else _of("//", place, int(axis.per))
 
     @staticmethod
-    def _written(axis: _Axis, index: Node) -> Node:
+    def _written(axis: Axis, index: Node) -> Node:
+        """The entry at a written index, which is clamped; along an axis of queries or keys that is a position."""
         if axis.kind == "token" and index.op == "var":
             return index
-        last = _of("-", _var("k_len"), 1) if axis.size is None else _int(axis.size - 1)
-        return _of("min", _of("max", index, 0), last)
+        place = _of("-", index, _SHIFT) if axis.kind == "query" else index
+        count = _int(int(axis.size)) if axis.kind == "size" else _var("q_len" if axis.kind == "query" else "k_len")
+        return _of("min", _of("max", place, 0), _of("-", count, 1))
 
     def _scalar(self, given: Input) -> Node:
         if given.dtype == "bool":
@@ -185,14 +182,22 @@ class _Taken:
         limits = (-LARGEST, LARGEST) if given.dtype == "int" else ()
         return self._number(given.name, given.name, value, *limits)
 
-    def _documents(self, given: Input, axis: _Axis, entry: Node) -> Node:
+    def _documents(self, given: Input, axis: Axis, entry: Node) -> Node:
         """Documents of equal length, one after the other; a row belongs to the document at its position."""
         count = self._number("#documents", "documents", _int(5), 1, LARGEST)
         self.notes[f"{given.name}: 5 documents of equal length"] = None
-        position = entry if axis.per == 1 else _of("*", entry, axis.per)
+        position = entry if axis.per == 1 else _of("*", entry, int(axis.per))
         if axis.kind == "query":
-            position = _of("+", position, _of("-", _var("k_len"), _var("q_len")))
+            position = _of("+", position, _SHIFT)
         return _of("//", _of("*", position, count), _var("k_len"))
+
+    def _tree(self, given: Input, row: Node, column: Node) -> Node:
+        """A tree of tokens as decoding of several guesses at once has it: branches that take turns, from one root."""
+        count = self._number("#branches", "branches", _int(3), 1, LARGEST)
+        self.notes[f"{given.name}: a tree of 3 branches"] = None
+        behind = _of("==", _of("%", _of("-", row, column), count), 0, kind="bool")
+        on_way = _of("or", _of("==", column, 0, kind="bool"), behind, kind="bool")
+        return _of("and", _of("<=", column, row, kind="bool"), on_way, kind="bool")
 
     def _bits(self, given: Input, places: list[Node]) -> Node:
         share = self._number("#share", "true in 100 bits", _int(50), 0, 100)

@@ -12,9 +12,10 @@ import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from . import walk
+from . import plan, walk
 from .binding import View
 from .expression import Node
+from .leaves import Site
 from .spec import Spec
 
 
@@ -43,7 +44,8 @@ def lines(spec: Spec, text: str) -> list[frozenset[int]]:
 
 def _marks(spec: Spec) -> list[_Marks]:
     marks = [_Marks() for _ in (*spec.masks, *spec.scores)]
-    for view in (View(spec, "q"), View(spec, "k")):
+    planned = plan.build(spec)
+    for view in (planned.by_query, planned.by_key, *(pair.view for pair in planned.faces.pairs)):
         texts = [line.text for line in (*view.keep, *view.score)]
         nodes = [*(mask.keep for mask in spec.masks), *(score.score for score in spec.scores)]
         for mark, text, node in zip(marks, texts, nodes, strict=True):
@@ -70,7 +72,8 @@ def _loads(view: View, node: Node) -> set[str]:
     """The names that a kernel loads so that an expression can be read."""
     given = {i.name for i in view.spec.inputs if i.axes}
     leaves = [view.leaf(n) for n in node.walk() if n.op == "input" and n.value in given]
-    made = {line.split(" = ")[0] for site in ("program", "head", "step") for line in view.loads(site)}
+    sites: tuple[Site, ...] = ("program", "head", "step", "mask")
+    made = {line.split(" = ")[0] for site in sites for line in view.loads(site)}
     return {
         name
         for name in made

@@ -359,9 +359,12 @@ def test_terms_can_be_reached_by_the_keyboard(show: Any, specs: dict[str, Spec])
     wanted = [at for at, owners in enumerate(terms) if 2 in owners]
     assert page.value(LIT) == wanted
     page.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-reduced-motion", "value": "reduce"}])
-    page.press("Enter")
-    inside = "(() => { const l = document.querySelector('.lit.line').getBoundingClientRect();"
-    assert page.value(inside + " return l.top >= 0 && l.bottom <= innerHeight; })()") is True
+    places = [at for at in wanted if at - 1 not in wanted]
+    assert len(places) > 2
+    for at in [*places, places[0]]:
+        page.press("Enter")
+        line = f"document.querySelectorAll('.line')[{at}].getBoundingClientRect()"
+        assert page.value(f"(() => {{ const l = {line}; return l.top >= 0 && l.bottom <= innerHeight; }})()") is True
     page.press("Tab")
     assert page.value("document.activeElement.dataset.term") == "0"
 

@@ -16,6 +16,8 @@ _LONGEST = 1024  # pixels of the picture's longer side
 _SAMPLES = 4  # points per side that a pixel of several elements averages
 _LINES = 32  # of the grid, at most, in one direction
 _TICKS = 8
+_WIDE, _TALL, _LEAST = 9.6, 7.4, 5.2  # of the picture in inches; it is lower where the mask is wide
+_PLOT, _AROUND = 5.76, 1.924  # the mask's width, and what stands above and below it
 
 
 @dataclass(frozen=True)
@@ -36,13 +38,15 @@ def write(path: Path, mask: Mask, tiling: Tiling, caption: Caption) -> None:
 
     # the font that matplotlib brings, whatever else is installed
     with matplotlib.rc_context({"font.family": "DejaVu Sans", "text.color": _INK, "axes.edgecolor": _QUIET}):
-        figure = Figure(figsize=(9.6, 7.4), dpi=150, facecolor="white")
-        FigureCanvasAgg(figure)
         # a long decoding step has few queries: elements need not be square
         ratio = mask.k_len / mask.q_len
-        axes = figure.add_axes((0.085, 0.115, 0.6, 0.74))
+        square = 1 / 3 <= ratio <= 3
+        tall = min(_TALL, max(_LEAST, _PLOT / ratio + _AROUND)) if square else _TALL
+        figure = Figure(figsize=(_WIDE, tall), dpi=150, facecolor="white")
+        FigureCanvasAgg(figure)
+        axes = figure.add_axes((0.085, _up(figure, 0.115), _PLOT / _WIDE, (tall - _AROUND) / tall))
         _elements(axes, mask, tiling)
-        axes.set_aspect("equal" if 1 / 4 <= ratio <= 4 else "auto", anchor="NW")
+        axes.set_aspect("equal" if square else "auto", anchor="NW")
         _axes(axes, mask, tiling.size)
         _words(figure, mask, caption)
         _legend(figure, tiling)
@@ -104,23 +108,38 @@ def _axes(axes: Any, mask: Mask, size: tuple[int, int]) -> None:
         spine.set_linewidth(0.8)
 
 
+def _down(figure: Any, y: float) -> float:
+    """A height that is meant for the tallest picture, as far from the top of a lower one."""
+    return 1 - (1 - y) * _TALL / float(figure.get_figheight())
+
+
+def _up(figure: Any, y: float) -> float:
+    """The same, as far from the bottom."""
+    return y * _TALL / float(figure.get_figheight())
+
+
 def _words(figure: Any, mask: Mask, caption: Caption) -> None:
-    figure.text(0.03, 0.955, _plain(caption.name), fontsize=16, fontweight="bold")
+    figure.text(0.03, _down(figure, 0.955), _plain(caption.name), fontsize=16, fontweight="bold")
     lengths = f"{_number(mask.q_len)} queries, {_number(mask.k_len)} keys"
-    figure.text(0.97, 0.958, lengths, fontsize=11, color=_QUIET, ha="right")
+    figure.text(0.97, _down(figure, 0.958), lengths, fontsize=11, color=_QUIET, ha="right")
     description = textwrap.shorten(caption.description, 110, placeholder=" ...")
-    figure.text(0.03, 0.918, _plain(description), fontsize=10, color=_QUIET)
+    figure.text(0.03, _down(figure, 0.918), _plain(description), fontsize=10, color=_QUIET)
     for i, line in enumerate(_lines(caption.formula, 95, 2)):
-        figure.text(0.03, 0.888 - 0.024 * i, _plain(line), fontsize=9, family="DejaVu Sans Mono")
+        figure.text(0.03, _down(figure, 0.888 - 0.024 * i), _plain(line), fontsize=9, family="DejaVu Sans Mono")
     if caption.notes:
         lines = _lines(f"Sample: {'; '.join(caption.notes)}.", 130, 2)
         for i, line in enumerate(lines):
-            figure.text(0.03, 0.017 + 0.022 * (len(lines) - 1 - i), _plain(line), fontsize=8.5, color=_QUIET)
+            y = _up(figure, 0.017 + 0.022 * (len(lines) - 1 - i))
+            figure.text(0.03, y, _plain(line), fontsize=8.5, color=_QUIET)
 
 
 def _lines(text: str, width: int, most: int) -> list[str]:
     lines = textwrap.wrap(text, width)
-    return lines if len(lines) <= most else [*lines[: most - 1], textwrap.shorten(lines[most - 1], width - 4) + " ..."]
+    return (
+        lines
+        if len(lines) <= most
+        else [*lines[: most - 1], textwrap.shorten(lines[most - 1], width - 4, placeholder="") + " ..."]
+    )
 
 
 def _legend(figure: Any, tiling: Tiling) -> None:
@@ -135,22 +154,27 @@ def _legend(figure: Any, tiling: Tiling) -> None:
         entries.append(((ROSE,), "empty, yet visited", "only the elements can tell", tiling.vain))
     if tiling.count(UNKNOWN):
         entries.append(((ORANGE, PALE), "visited", "too large to look into", tiling.count(UNKNOWN)))
-    x, y = 0.725, 0.835
-    figure.text(x, y, f"Tiles of {tiling.size[0]} × {tiling.size[1]}", fontsize=11, fontweight="bold")
+    x, y, box = 0.725, 0.835, _up(figure, 0.034)
+
+    def write(x: float, y: float, text: str, **style: Any) -> None:
+        figure.text(x, _down(figure, y), text, **style)
+
+    write(x, y, f"Tiles of {tiling.size[0]} × {tiling.size[1]}", fontsize=11, fontweight="bold")
     for colours, name, meaning, count in entries:
         y -= 0.066
+        corner = (x, _down(figure, y))
         for i, colour in enumerate(colours):
             width = 0.026 / len(colours)
-            figure.add_artist(Rectangle((x + i * width, y), width, 0.034, facecolor=colour, edgecolor="none"))
-        figure.add_artist(Rectangle((x, y), 0.026, 0.034, fill=False, edgecolor="#9aa5b1", linewidth=0.6))
-        figure.text(x + 0.036, y + 0.019, name, fontsize=10)
-        figure.text(x + 0.036, y - 0.003, meaning, fontsize=8, color=_QUIET)
-        figure.text(0.97, y + 0.019, _number(count), fontsize=10, ha="right")
-    y -= 0.1
-    figure.text(x, y, f"{100 * tiling.saved:.1f} %", fontsize=22, fontweight="bold")
-    figure.text(x, y - 0.03, "of the work saved", fontsize=10)
+            place = (x + i * width, corner[1])
+            figure.add_artist(Rectangle(place, width, box, facecolor=colour, edgecolor="none"))
+        figure.add_artist(Rectangle(corner, 0.026, box, fill=False, edgecolor="#9aa5b1", linewidth=0.6))
+        write(x + 0.036, y + 0.019, name, fontsize=10)
+        write(x + 0.036, y - 0.003, meaning, fontsize=8, color=_QUIET)
+        write(0.97, y + 0.019, _number(count), fontsize=10, ha="right")
+    write(x, y - 0.1, f"{100 * tiling.saved:.1f} %", fontsize=22, fontweight="bold")
+    write(x, y - 0.13, "of the work saved", fontsize=10)
     visited = f"{_number(tiling.visited)} of {_number(tiling.total)} tiles are visited"
-    figure.text(x, y - 0.058, visited, fontsize=8.5, color=_QUIET)
+    write(x, y - 0.158, visited, fontsize=8.5, color=_QUIET)
 
 
 def _power(value: int) -> int:

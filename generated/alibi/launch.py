@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c7c6bbcfdd9719a4
-#   text hash     5f2efaef2b491fd5
+#   content hash  76901457796b725e
+#   text hash     76e11e760e15fa26
 #   render with   attnforge render specs/alibi.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8fc780798554391c
-#   text hash     562f8808b81fb8e2
+#   content hash  89883ae47a6846cc
+#   text hash     8890db6ebb4a400d
 #   render with   attnforge render specs/full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  7ce69e0c010c5b2b
-#   text hash     a4c5037fe56b4243
+#   content hash  d50de71f279d78b1
+#   text hash     c57c1ab4bf56ea0f
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  7ce69e0c010c5b2b
-#   text hash     8dab9a0cd2895896
+#   content hash  d50de71f279d78b1
+#   text hash     85b573e897afb1cb
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

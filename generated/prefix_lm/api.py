@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2623bc4383989b84
-#   text hash     baf984b9a16a36cd
+#   content hash  90eff33ef545c567
+#   text hash     2157a74a438d8f0f
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

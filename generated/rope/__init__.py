@@ -1,10 +1,13 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  358b674a0849cd2c
-#   text hash     556a9a87c969b2c1
+#   content hash  775fc5f114a08847
+#   text hash     79d6699358e84c1b
 #   render with   attnforge render specs/rope.yaml
-"""Causal attention with rotary embedding, and as many key heads as query heads."""
+"""Causal attention with rotary embedding, and as many key heads as query heads.
+
+After RoFormer (2021), arXiv:2104.09864.
+"""
 
 from .api import attention
 from .reference import reference

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  358b674a0849cd2c
-#   text hash     4cc51debf1e950da
+#   content hash  775fc5f114a08847
+#   text hash     8b777f978711350f
 #   render with   attnforge render specs/rope.yaml
 """The kernels: Causal attention with rotary embedding, and as many key heads as query heads.
 

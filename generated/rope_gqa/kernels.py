@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a08d478580c451fb
-#   text hash     b0fc08b09ab535ed
+#   content hash  accfb3153f3a2f71
+#   text hash     c5e703673a12fc9c
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a08d478580c451fb
-#   text hash     4585dd2b6aeb8a58
+#   content hash  accfb3153f3a2f71
+#   text hash     ed3b1bae2e2e5963
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9cd741d33c62512b
-#   text hash     710bbceb63b12270
+#   content hash  2588a121516ded8c
+#   text hash     23cbe81ff32002ad
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,10 +1,13 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  89e3dd1bacb1ded0
-#   text hash     99f00f37df9ff470
+#   content hash  372449d86f1b4998
+#   text hash     c090e20e3044726d
 #   render with   attnforge render specs/softcap.yaml
-"""Causal attention with scores capped smoothly at 30."""
+"""Causal attention with scores capped smoothly at 30.
+
+After Grok-1 (xAI, 2024), which caps at 30.
+"""
 
 from .api import attention
 from .reference import reference

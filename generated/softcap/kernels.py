@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  89e3dd1bacb1ded0
-#   text hash     28400659efec7977
+#   content hash  372449d86f1b4998
+#   text hash     a911f280bf839f9b
 #   render with   attnforge render specs/softcap.yaml
 """The kernels: Causal attention with scores capped smoothly at 30.
 

@@ -61,6 +61,7 @@ class Oracle:
     sizes: dict[str, str]  # the sizes that the interface's checks name -> their text
     docs: dict[str, str]  # keyword -> what it is, on one line
     description: str  # of the spec, safe inside a docstring
+    citation: str  # the same of the paper or model
 
     def locals(self, body: str) -> list[tuple[str, str]]:
         """What the body of the reference names of the sizes and places of scores, in the order of definition."""
@@ -84,6 +85,7 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
         keep.append(Line(f"torch.as_tensor({text})" if printers.is_scalar(node) else text, _one_line(mask.label)))
     score = [Line(printers.torch(term.score, leaf), _one_line(term.label)) for term in spec.scores]
     shapes = {i.name: _shape(i, spec.packed) for i in spec.inputs if i.axes}
+    shapes |= {"sinks": "(Hq,)"} if spec.sink else {}
     if spec.rope:
         shapes["positions"] = "(Nk,)" if spec.packed else "(B, Tk)"
     return Oracle(
@@ -92,7 +94,7 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
         prepare={i.name: text for i in spec.inputs if (text := _prepare(i, i.name in leaf.gathered))},
         slices={i.name: _slice(i) for i in spec.inputs if i.axes},
         guarded=guarded,
-        sequence=leaf.sequence,
+        sequence=leaf.sequence or (spec.packed and spec.dropout),
         shapes=shapes,
         full_axes={i.name: text for i in spec.inputs if (text := _full_axes(i, spec.packed))},
         samples={a.name: _sample(a, shapes, spec) for a in arguments},
@@ -101,6 +103,7 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
         sizes=_sizes(spec, shapes),
         docs={a.name: _doc(a, shapes) for a in arguments},
         description=quoted(spec.description),
+        citation=quoted(spec.citation).rstrip("."),
     )
 
 
@@ -134,6 +137,8 @@ def _sample(argument: Argument, shapes: dict[str, str], spec: Spec) -> str:
     shape = shapes.get(argument.name, "")
     if argument.name in ("cos", "sin"):
         return f"angles.{argument.name}()"
+    if argument.name == "dropout_p":
+        return "0.25"
     if argument.kind == "scalar":
         low = argument.minimum if argument.minimum is not None else 0
         high = argument.maximum if argument.maximum is not None else math.inf

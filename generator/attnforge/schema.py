@@ -51,14 +51,16 @@ class SpecModel(_Model):
     """One attention variant."""
 
     name: Word = Field(description="The file's name without .yaml; names the generated package.")
+    group: str = Field("", max_length=300, description="Where `attnforge list` shows it.")
     description: str = Field("", max_length=300)
+    citation: str = Field("", max_length=300, description="The paper or model that it stems from.")
     layout: Literal["dense", "packed"] = "dense"
     heads: Literal["grouped", "equal"] = "grouped"
     rope: RopeModel | Literal[False] | None = None
     mask: list[TermModel] = Field([], description="A key is visible when every term allows it.")
     score: list[TermModel] = Field([], description="Applied in order to score = scale * (q . k).")
-    sink: Literal[False] = False
-    dropout: Literal[False] = False
+    sink: bool = Field(False, description="A learned logit of each query head joins the denominator: `sinks`.")
+    dropout: bool = Field(False, description="Dropout of the weights, after the softmax: `dropout_p` and `seed`.")
     inputs: dict[Word, InputModel] = Field({}, description="What the inline expressions of this file read.")
     targets: list[Literal["portable"]] = ["portable"]
 

@@ -33,6 +33,7 @@ HAND_MADE = {
     "inputs: {qs: {axes: [batch, query], dtype: int}, ks: {axes: [batch, key], dtype: int}}\n",
     "given": 'mask: [expr: "valid or k <= q - back or rate * k > q + h"]\n'
     "inputs: {valid: {axes: [key, head], dtype: bool}, back: {axes: [], dtype: int}, rate: {axes: []}}\n",
+    "everything": "sink: true\ndropout: true\n",
     "guesses": "mask: [tree]\n",
     "blocks": "mask: [block_sparse: {block: 24}, causal]\n",
     "image": "mask: [local_2d: {width: 12, radius: runtime}, dilated: {stride: runtime}]\n",
@@ -41,6 +42,16 @@ HAND_MADE = {
     "odd": f"description: {json.dumps(NASTY)}\n"
     + 'mask: [expr: "q<k   and k>3"]\nscore: [expr: "score if q<k else score / 3"]\n',
 }
+
+
+def load(path: Path) -> Spec:
+    return spec.load(path, terms=resources.terms_for(path))
+
+
+def variants() -> list[str]:
+    """One shipped variant for each mask that there is."""
+    masks = {samples.take(load(path)).mask: name for name, path in reversed(resources.variants().items())}
+    return sorted(masks.values())
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +70,7 @@ def specs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Spec]:
         path.write_text(f"name: {name}\n" + ("" if "description" in text else "description: A test.\n") + text)
         loaded[name] = spec.load(path, terms=[resources.specs() / "terms"])
     for name, path in resources.variants().items():
-        loaded[name] = spec.load(path, terms=resources.terms_for(path))
+        loaded[name] = load(path)
     return loaded
 
 
@@ -186,7 +197,7 @@ def test_expressions_mean_in_the_browser_what_they_mean_in_python(show: Any) -> 
 SHAPES = [(64, 64, 8, 8), (130, 70, 16, 32), (50, 200, 7, 9), (1, 300, 16, 64), (3000, 2000, 128, 64)]
 
 
-@pytest.mark.parametrize("name", [*HAND_MADE, *resources.variants()])
+@pytest.mark.parametrize("name", [*HAND_MADE, *variants()])
 def test_the_page_finds_the_tiles_that_python_finds(show: Any, specs: dict[str, Spec], name: str) -> None:
     page = show(name)
     for q_len, k_len, m, n in SHAPES:
@@ -378,11 +389,19 @@ def test_formulas_are_set_as_mathematics(show: Any) -> None:
     assert all(found[0] == "http://www.w3.org/1998/Math/MathML" for found in boxes)
     assert all(found[1] > 30 and found[2] > 10 for found in boxes)
     assert boxes[0][3] == "score′=50·tanh(score50)"
+    sums = "[...document.querySelectorAll('math')].map((m) => m.textContent).filter((t) => /^(lse|out)/.test(t))"
+    assert page.value(sums) == ["lse=ln∑visibleescore", "out=∑visibleescore−lse𝐯"]
     # a fraction's parts stand above each other
     tops = page.value(
         "[...document.querySelector('.term mfrac').children].map((part) => part.getBoundingClientRect().top)"
     )
     assert tops[0] < tops[1]
+
+
+def test_sinks_and_dropout_stand_in_the_formula(show: Any, specs: dict[str, Spec]) -> None:
+    page = show("everything")
+    sums = "[...document.querySelectorAll('math')].map((m) => m.textContent).filter((t) => /^(lse|out)/.test(t))"
+    assert page.value(sums) == ["lse=ln(esinksh+∑visibleescore)", "out=∑visibledropout(escore−lse)𝐯"]
 
 
 def test_a_page_is_small_and_always_the_same(specs: dict[str, Spec]) -> None:

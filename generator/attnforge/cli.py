@@ -146,8 +146,10 @@ def explain(spec: str, shape: str | None, png: Path | None, html: Path | None) -
     """Show the formula, its derivatives, the tile ranges and which tiles a mask skips."""
     from . import explain as explanation
 
-    sizes = _sizes(shape) if shape else (1024, 1024) if png or html else None
+    sizes = _sizes(shape) if shape else None
     loaded = _one(spec)
+    if sizes is None and (png or html):
+        sizes = (explanation.length(loaded),) * 2
     _echo(explanation.text(loaded))
     if sizes:
         drawn = explanation.draw(loaded, *sizes)

@@ -64,6 +64,14 @@ def tile_size(q_len: int, k_len: int) -> int:
     return max(min(128, fewest), most)
 
 
+def length(spec: Spec) -> int:
+    """So many queries and keys that a picture shows what the numbers in the mask do, within reason."""
+    whole = walk.mask(spec)
+    numbers = [n.value for n in whole.walk() if n.op == "num"] if whole else []
+    largest = max((n for n in numbers if isinstance(n, int)), default=0)
+    return min(max(1024, 1 << (4 * largest - 1).bit_length()), 16384)
+
+
 def text(spec: Spec) -> str:
     """The formula of a variant, the derivatives, the keywords and the spans of tiles."""
     parts = [_face(spec), _formula(spec), _derivatives(spec), _keywords(spec), _ranges(spec)]
@@ -73,7 +81,8 @@ def text(spec: Spec) -> str:
 def _face(spec: Spec) -> str:
     layout = "packed sequences" if spec.packed else "dense batches"
     heads = "grouped heads" if spec.grouped else "as many query heads as key heads"
-    return f"{spec.name}: {spec.description}\n{spec.source}, {layout}, {heads}"
+    citation = f"\nfrom {spec.citation}" if spec.citation else ""
+    return f"{spec.name}: {spec.description}{citation}\n{spec.source}, {layout}, {heads}"
 
 
 def _formula(spec: Spec) -> str:
@@ -84,7 +93,10 @@ def _formula(spec: Spec) -> str:
     lines = [("score = scale * (q . k)", turned)]
     lines += [(f"score = {source(term.score)}", term.label) for term in spec.scores]
     lines += [(f"visible if {source(mask.keep)}", mask.label) for mask in spec.masks]
-    lines += [("lse = logsumexp of score over the visible keys", ""), ("out = sum of exp(score - lse) * v", "")]
+    seen = "logsumexp of score over the visible keys"
+    lines.append((f"lse = log(exp(sinks) + exp({seen}))" if spec.sink else f"lse = {seen}", ""))
+    weight = "exp(score - lse)"
+    lines.append((f"out = sum of {f'dropout({weight})' if spec.dropout else weight} * v", ""))
     return _section("Formula", lines)
 
 

@@ -422,7 +422,7 @@ def test_brackets_stand_where_they_must(load: Load) -> None:
         return "".join(ElementTree.fromstring(f"<math>{markup(load, expression)}</math>").itertext())
 
     assert words("(score + 1) * 2") == "(score+1)·2"
-    assert words("score + 1 * 2") == "score+1·2"
+    assert words("score + k * 2") == "score+k·2"
     assert words("score - (1 - k)") == "score−(1−k)"
     assert words("-(score + 1)") == "−(score+1)"
     assert words("(score / 2) ** 3") == "(score2)3"
@@ -445,6 +445,18 @@ def test_the_mathematics_of_every_variant_is_well_formed(variant: str) -> None:
     page = Page(spec.load(path, terms=resources.terms_for(path)), 64, 64, 8)
     for equation in (*page.formulas, *page.derivatives):
         ElementTree.fromstring(f"<math>{equation.markup}</math>")
+
+
+def test_long_indices_get_a_name_and_literals_are_worked_out(load: Load) -> None:
+    page = Page(load("score: [relative_bias: {buckets: 32}]\n"), 64, 64, 8)
+
+    def words(markup: str) -> str:
+        return "".join(ElementTree.fromstring(f"<math>{markup}</math>").itertext())
+
+    formula, index = (words(equation.markup) for equation in page.formulas)
+    assert formula == "score′=score+rel_biash,i"
+    assert index.startswith("i={16\u00a0if\u00a0k>q0\u00a0otherwise") or index.startswith("i=({16\u00a0if\u00a0k>q0")
+    assert [words(e.markup) for e in page.derivatives] == ["∂score′∂score=1", "∂score′∂rel_biash,i=1"]
 
 
 def test_names_are_escaped() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from . import calculus, mathml, render, samples, trace, walk
+from . import calculus, mathml, printers, render, samples, trace, walk
 from .binding import SCORE
 from .expression import Node
 from .indices import IMPLICIT
@@ -20,6 +20,7 @@ from .leaves import Side
 from .mathml import row
 from .spec import Input, Spec
 
+_SHORT, _LETTERS = 6, "ijlmn"  # parts of an index that stands in a formula; names of those that do not
 _VARIABLES = {"q_len": "qLen", "k_len": "kLen", "q_first": "first", "q_last": "last"}
 _SCORE, _AFTER = "<mi>score</mi>", "<mi>score′</mi>"
 _VISIBLE = "<mtext>visible if\u00a0</mtext>"
@@ -85,29 +86,36 @@ class Page:
         return _Subscripts({given.name: given for given in self.spec.inputs})
 
     def _math(self, node: Node) -> str:
-        return mathml.mathml(node, self._subscripts)
+        return mathml.mathml(_tidy(node), self._subscripts)
+
+    def _stated(self, markup: str, term: int, label: str) -> list[Equation]:
+        """An equation, and what it calls the long indices that stand in it."""
+        found = [Equation(markup, term, label)]
+        for name, index in self._subscripts.untold():
+            found.append(Equation(row(f"<mi>{name}</mi><mo>=</mo>", self._math(index)), term, label))
+        return found
 
     @cached_property
     def formulas(self) -> tuple[Equation, ...]:
         """What the terms compute, in order: the scores, then the masks."""
-        found = []
+        found: list[Equation] = []
         for i, score in enumerate(self.spec.scores, len(self.spec.masks)):
-            found.append(Equation(row(_AFTER, "<mo>=</mo>", self._math(score.score)), i, score.label))
+            found += self._stated(row(_AFTER, "<mo>=</mo>", self._math(score.score)), i, score.label)
         for i, mask in enumerate(self.spec.masks):
-            found.append(Equation(row(_VISIBLE, self._math(mask.keep)), i, mask.label))
+            found += self._stated(row(_VISIBLE, self._math(mask.keep)), i, mask.label)
         return tuple(found)
 
     @cached_property
     def derivatives(self) -> tuple[Equation, ...]:
         """The slopes of the score terms."""
-        found = []
+        found: list[Equation] = []
         for i, term in enumerate(self.spec.scores, len(self.spec.masks)):
             shared, slopes = calculus.slopes(term.score, [given.name for given in self.spec.inputs if given.grad])
             for name, node in shared:
                 found.append(Equation(row(mathml.temporary(name), "<mo>=</mo>", self._math(node)), i, term.label))
             for leaf, node in slopes:
                 left = mathml.derivative(_AFTER, _SCORE if leaf == SCORE else self._math(leaf))
-                found.append(Equation(row(left, "<mo>=</mo>", self._math(node)), i, term.label))
+                found += self._stated(row(left, "<mo>=</mo>", self._math(node)), i, term.label)
         return tuple(found)
 
     @cached_property
@@ -189,18 +197,37 @@ class Page:
 
 
 class _Subscripts:
-    """Markup of where an expression reads an input."""
+    """Markup of where an expression reads an input; an index that would bury the formula gets a name."""
 
     def __init__(self, inputs: dict[str, Input]) -> None:
         self.inputs = inputs
+        self.named: dict[Node, str] = {}
+        self.told = 0
 
     def __call__(self, node: Node) -> str:
         given, written = self.inputs[str(node.value)], iter(node.args)
-        found = [
-            mathml.mathml(next(written) if i in given.written else _own(axis), self)
-            for i, axis in enumerate(given.axes)
-        ]
-        return "<mo>,</mo>".join(found)
+        indices = [next(written) if i in given.written else _own(axis) for i, axis in enumerate(given.axes)]
+        return "<mo>,</mo>".join(map(self._index, indices))
+
+    def _index(self, index: Node) -> str:
+        if sum(1 for _ in index.walk()) <= _SHORT:
+            return mathml.mathml(index, self)
+        number = len(self.named)
+        return f"<mi>{self.named.setdefault(index, _LETTERS[number] if number < len(_LETTERS) else f'i{number}')}</mi>"
+
+    def untold(self) -> list[tuple[str, Node]]:
+        """The names that were given since the last time, and the indices they stand for."""
+        found = [(name, index) for index, name in self.named.items()][self.told :]
+        self.told = len(self.named)
+        return found
+
+
+def _tidy(node: Node) -> Node:
+    """The same expression with what literals make whole numbers carried out, as options often leave it."""
+    args = tuple(map(_tidy, node.args))
+    found = Node(node.op, args, node.value, node.type, node.column)
+    literal = args and node.type == "int" and all(arg.op == "num" for arg in args)
+    return printers.fold(found) if literal else found
 
 
 def _own(axis: Axis) -> Node:

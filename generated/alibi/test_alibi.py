@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b3d34bf8803c46b9
-#   text hash     6f3af6179c509ed6
+#   content hash  9525da6834a8fab1
+#   text hash     63cdb45ca1832e64
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  612965cf55cc3835
-#   text hash     04e44ffe878eb8bd
+#   content hash  47d9dd12654b1e65
+#   text hash     9594b6984412f1c9
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

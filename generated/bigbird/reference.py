@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  612965cf55cc3835
-#   text hash     951eb187cc2356b5
+#   content hash  47d9dd12654b1e65
+#   text hash     fc13368b5c29534a
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

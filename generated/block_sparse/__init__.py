@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  eec9d287e6506137
-#   text hash     7adeb9187147649c
+#   content hash  b284fa8388d3607b
+#   text hash     c5d3729da718c1b2
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

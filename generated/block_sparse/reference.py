@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  eec9d287e6506137
-#   text hash     f4153541e57ad02d
+#   content hash  b284fa8388d3607b
+#   text hash     14b1d71fbbcf2fc1
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a8668e3e3b624948
-#   text hash     b9207efde841d3c1
+#   content hash  1967c84b9009fa26
+#   text hash     e6059a9cd2afcd05
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

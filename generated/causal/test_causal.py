@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ffd59967927783b9
-#   text hash     178b41312a218b55
+#   content hash  106d20ee43b868ba
+#   text hash     541a60c0edab2866
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

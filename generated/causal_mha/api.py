@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7df172cc855fd948
-#   text hash     c38ecff5e283d469
+#   content hash  53c88322778e0188
+#   text hash     03c8ccb47d5f8337
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

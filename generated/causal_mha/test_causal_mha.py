@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7df172cc855fd948
-#   text hash     711b41836d6b70d0
+#   content hash  53c88322778e0188
+#   text hash     7bf300907b2d8acb
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

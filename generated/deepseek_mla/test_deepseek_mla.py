@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  0e6f33c5fc73af8e
-#   text hash     dc7ba6c97b978d16
+#   content hash  235bec8eedd82f62
+#   text hash     fda4e3ab4ae7d920
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

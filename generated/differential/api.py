@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d95a0bb8a7f053f0
-#   text hash     aee371620d90fd13
+#   content hash  dc64cffba4940860
+#   text hash     214090ca393084ed
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d95a0bb8a7f053f0
-#   text hash     1417f700583bd0eb
+#   content hash  dc64cffba4940860
+#   text hash     79de5c5bb88a8d92
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

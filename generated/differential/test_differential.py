@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d95a0bb8a7f053f0
-#   text hash     161d4064af09143c
+#   content hash  dc64cffba4940860
+#   text hash     bd5814e4baa67f44
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f131cb2fa804ab7c
-#   text hash     e581816e0a64b7f0
+#   content hash  bae0cf5d9c9add1a
+#   text hash     674247352eb63f2f
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f131cb2fa804ab7c
-#   text hash     5bcb0f2468fed796
+#   content hash  bae0cf5d9c9add1a
+#   text hash     a31735d10c9d1506
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f131cb2fa804ab7c
-#   text hash     0cb6d9f5b6cae06c
+#   content hash  bae0cf5d9c9add1a
+#   text hash     ff532129fda9b6d7
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  396e663a08d1ca50
-#   text hash     2c120f33d8e50cf9
+#   content hash  20cb4a5bfe2e121a
+#   text hash     7512b2fa346801d6
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

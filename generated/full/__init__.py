@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b89747ce67de3501
-#   text hash     4831f3dae6120b21
+#   content hash  5eb0086129fd17d9
+#   text hash     07f0bc6bb5ac924f
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

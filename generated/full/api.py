@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b89747ce67de3501
-#   text hash     9b474bbbce0bc304
+#   content hash  5eb0086129fd17d9
+#   text hash     5057134440c41e7a
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b89747ce67de3501
-#   text hash     2dd1836e96324cd5
+#   content hash  5eb0086129fd17d9
+#   text hash     a7ec61f0bb71805d
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  414c0e4c4cce2398
-#   text hash     87e016fcd065c349
+#   content hash  bd04991aee01f0f2
+#   text hash     9236e9c0b510ea10
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

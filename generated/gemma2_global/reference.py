@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  414c0e4c4cce2398
-#   text hash     eb0c3ba3eb67acca
+#   content hash  bd04991aee01f0f2
+#   text hash     7f94188eb690a034
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  446768159b8de5d1
-#   text hash     ff8aac69ff1e5dad
+#   content hash  70da3697c5ff0476
+#   text hash     783b04486d8f0e84
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

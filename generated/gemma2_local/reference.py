@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  446768159b8de5d1
-#   text hash     14629b1757c13a1b
+#   content hash  70da3697c5ff0476
+#   text hash     da4f184cd800d504
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  446768159b8de5d1
-#   text hash     f716bfd9efa46f90
+#   content hash  70da3697c5ff0476
+#   text hash     52f5683a3e2425fb
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

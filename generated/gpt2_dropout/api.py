@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  35d28b7298ed67df
-#   text hash     9f917c499c5f0f66
+#   content hash  f8ad5e619c3df560
+#   text hash     175f96916a0afb88
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

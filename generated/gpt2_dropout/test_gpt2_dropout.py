@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  35d28b7298ed67df
-#   text hash     48ddf211b69a396a
+#   content hash  f8ad5e619c3df560
+#   text hash     96b840f6a7959bd8
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

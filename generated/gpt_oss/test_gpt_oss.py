@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  04a6427ff5375f02
-#   text hash     63e1050cc46e04c0
+#   content hash  c69e616b72e44aeb
+#   text hash     63a82353af8fb9cd
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

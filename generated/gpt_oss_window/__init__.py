@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  fee00f64a08b3b9a
-#   text hash     5846828723d314f8
+#   content hash  6137ae03f6de67be
+#   text hash     fadd16d643a33dbc
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

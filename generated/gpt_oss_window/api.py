@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  fee00f64a08b3b9a
-#   text hash     f6b87b159d14fc48
+#   content hash  6137ae03f6de67be
+#   text hash     a8b5846cbddc431e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

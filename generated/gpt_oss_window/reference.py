@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  fee00f64a08b3b9a
-#   text hash     602cf659fdc71395
+#   content hash  6137ae03f6de67be
+#   text hash     a630e3aa234da282
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  fee00f64a08b3b9a
-#   text hash     55cf7810a7a37ebc
+#   content hash  6137ae03f6de67be
+#   text hash     95c1649084555c45
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e515c619754fa1c8
-#   text hash     74417a705c493463
+#   content hash  1ee91017f90499a6
+#   text hash     f0d7f466f9400363
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

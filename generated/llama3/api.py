@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  02f07bac85c1c13f
-#   text hash     9e25d5e9ba433222
+#   content hash  db13e072aa6c38b7
+#   text hash     bf49bec483510774
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  02f07bac85c1c13f
-#   text hash     1ebcea6fe98bc346
+#   content hash  db13e072aa6c38b7
+#   text hash     67523a62daa42498
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

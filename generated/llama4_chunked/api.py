@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  cb20c2aafff0c2ee
-#   text hash     7f43f3b0efe3cb45
+#   content hash  870cfab26e00d4c3
+#   text hash     b7e80130fa9eb749
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  cb20c2aafff0c2ee
-#   text hash     dd54532f760c32eb
+#   content hash  870cfab26e00d4c3
+#   text hash     2b3056320b3fe609
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

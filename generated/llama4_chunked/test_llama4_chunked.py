@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  cb20c2aafff0c2ee
-#   text hash     0cfb75f50ebe9470
+#   content hash  870cfab26e00d4c3
+#   text hash     25fb92c84fe27ae6
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

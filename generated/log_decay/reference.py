@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d3e9d815e5504d2f
-#   text hash     3cc1b88d9b4a91f6
+#   content hash  3b2c25fccb1409e8
+#   text hash     63bba50532324b87
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d3e9d815e5504d2f
-#   text hash     42e9057ef36591c3
+#   content hash  3b2c25fccb1409e8
+#   text hash     8dd789678a0a4549
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

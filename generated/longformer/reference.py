@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f7cc0c01d695ff13
-#   text hash     3700d0349e2145be
+#   content hash  0ed7cd5633a4037b
+#   text hash     448bcf50aba62089
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

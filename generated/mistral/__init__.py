@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c5c0ae72cc151b7a
-#   text hash     26b0f4037ae8895c
+#   content hash  303dd8e0407c6825
+#   text hash     df919d33c0903bec
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c5c0ae72cc151b7a
-#   text hash     8540ae49d4feb355
+#   content hash  303dd8e0407c6825
+#   text hash     f29cd4c48828df74
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

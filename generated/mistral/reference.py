@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c5c0ae72cc151b7a
-#   text hash     1e44bf85c337a05f
+#   content hash  303dd8e0407c6825
+#   text hash     59bd7a141879760f
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

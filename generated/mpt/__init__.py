@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  658d105fb6cfa2fe
-#   text hash     9a9369166a104255
+#   content hash  86c727f172e154cf
+#   text hash     4a746d00f38683a4
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

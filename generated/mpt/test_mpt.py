@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  658d105fb6cfa2fe
-#   text hash     bce250fcc5e2879f
+#   content hash  86c727f172e154cf
+#   text hash     e2adf963ebef1489
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a3436c79b3a7a1a4
-#   text hash     7c24a906d81b63ee
+#   content hash  45a2955e749a54e0
+#   text hash     9af8750cbc895194
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see those at most 3 rows and columns away.
 

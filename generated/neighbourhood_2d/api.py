@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a3436c79b3a7a1a4
-#   text hash     5152c497fb562796
+#   content hash  45a2955e749a54e0
+#   text hash     ba43a26e1ee845bd
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a3436c79b3a7a1a4
-#   text hash     e366d84022f7e4e4
+#   content hash  45a2955e749a54e0
+#   text hash     78a3acfb13c7d7f4
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a3436c79b3a7a1a4
-#   text hash     b6c1ad30798310b4
+#   content hash  45a2955e749a54e0
+#   text hash     64eb04f821c11fc4
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

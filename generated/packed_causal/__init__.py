@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9292e9cc263e52bd
-#   text hash     6319aaedd1e04c90
+#   content hash  714a25b074c8a570
+#   text hash     9c19a0529b9dde09
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

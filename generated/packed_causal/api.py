@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9292e9cc263e52bd
-#   text hash     626b31c45959b42f
+#   content hash  714a25b074c8a570
+#   text hash     6a61af1822025753
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9292e9cc263e52bd
-#   text hash     a21aae005e5990de
+#   content hash  714a25b074c8a570
+#   text hash     d7cb06e394f68b29
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9292e9cc263e52bd
-#   text hash     5e5cb7ead8212f20
+#   content hash  714a25b074c8a570
+#   text hash     07f064d9c34c398c
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f11cac40d7e177b8
-#   text hash     9295984f79f7b791
+#   content hash  1bd610a082cecfe2
+#   text hash     f9c22653a80fe5de
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

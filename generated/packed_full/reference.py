@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f11cac40d7e177b8
-#   text hash     4a70401b3def74ab
+#   content hash  1bd610a082cecfe2
+#   text hash     b11d5da1536883c6
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  dfeef8990466e917
-#   text hash     ae15842a957b2882
+#   content hash  5fefe1dd27cd0055
+#   text hash     8c96a027a39bf226
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

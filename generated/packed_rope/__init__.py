@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5e194e7ef4999be3
-#   text hash     9d14f866d157ec44
+#   content hash  beb7faab5e78808b
+#   text hash     d947e74894069165
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

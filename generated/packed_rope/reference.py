@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5e194e7ef4999be3
-#   text hash     99d659c545d0d0f0
+#   content hash  beb7faab5e78808b
+#   text hash     00aba39b376d7bc3
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

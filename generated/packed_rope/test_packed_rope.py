@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5e194e7ef4999be3
-#   text hash     962e16e7eb55a6cf
+#   content hash  beb7faab5e78808b
+#   text hash     46dace331afee806
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4b982e1a54b58b40
-#   text hash     f0ca95626ab0b122
+#   content hash  014857b0437b02db
+#   text hash     51d94d60f9026c6d
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4b982e1a54b58b40
-#   text hash     56a31d5d053c478f
+#   content hash  014857b0437b02db
+#   text hash     744b34c60500ddb2
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

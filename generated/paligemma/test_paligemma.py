@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4b982e1a54b58b40
-#   text hash     c4dbbf46fc9ec59d
+#   content hash  014857b0437b02db
+#   text hash     d03cb87dd03a86cb
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

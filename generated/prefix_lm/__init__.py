@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  4c00f75d823517b9
-#   text hash     a9300960a72ae181
+#   content hash  4a140e68382480e0
+#   text hash     06e89f38a0a1518b
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  be8d1fbac415b26f
-#   text hash     269c2677c3c49deb
+#   content hash  67fefc16fc5afd5f
+#   text hash     9cdab4063a037e26
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  be8d1fbac415b26f
-#   text hash     e71140b6eea1cdf3
+#   content hash  67fefc16fc5afd5f
+#   text hash     1bbc210f08d29ca1
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

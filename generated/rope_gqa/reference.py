@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  7ec487d6dc8057bd
-#   text hash     0688f6fa6a7e089f
+#   content hash  5480be149fefcc8f
+#   text hash     8f0c4ed256ab92cf
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6ad5f402e7eb98f4
-#   text hash     acbb1a045401c2a3
+#   content hash  6f1c2b056b963887
+#   text hash     5237f09a86de46d0
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

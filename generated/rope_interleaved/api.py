@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6ad5f402e7eb98f4
-#   text hash     48069665b23da301
+#   content hash  6f1c2b056b963887
+#   text hash     43a9723c9a8ebade
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

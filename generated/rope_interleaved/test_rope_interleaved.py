@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6ad5f402e7eb98f4
-#   text hash     0d78050fc3a68c8d
+#   content hash  6f1c2b056b963887
+#   text hash     a923b8e846db0f5b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  2a6d79846c76a238
-#   text hash     06422f55b21b57ed
+#   content hash  0fb631786500f062
+#   text hash     2876dea7208a3bc8
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

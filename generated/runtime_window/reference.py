@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e17621c81964bf68
-#   text hash     1e31199f59b92545
+#   content hash  1595bb2504b80e7c
+#   text hash     fc222891fc0293f3
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  1296705be6f71462
-#   text hash     8b4b90dfa0f91771
+#   content hash  547a505c2743081d
+#   text hash     f9f845673def943a
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own.
 

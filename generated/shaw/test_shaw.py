@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  1296705be6f71462
-#   text hash     cf81d0d891a0d0ac
+#   content hash  547a505c2743081d
+#   text hash     82b78f74a6a6f2cf
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

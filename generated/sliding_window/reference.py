@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d78bd4b7d9826e5a
-#   text hash     d9a117b686134cbb
+#   content hash  22ef1e49cbcfe7ee
+#   text hash     f5ede6d01672f0f0
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  629e6e0fa62ac371
-#   text hash     e2d03437f21cec69
+#   content hash  6d2902a2b7e9fc45
+#   text hash     1e03b3e453b24657
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

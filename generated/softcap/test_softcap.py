@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  629e6e0fa62ac371
-#   text hash     1bacda27a475e9ca
+#   content hash  6d2902a2b7e9fc45
+#   text hash     4381d7d337091515
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

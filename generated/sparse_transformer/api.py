@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c1e6aa9f5015c3e8
-#   text hash     00e1e21403ba8309
+#   content hash  df0e6fd5e3b2bdcb
+#   text hash     0b9628c01512153f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

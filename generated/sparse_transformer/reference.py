@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c1e6aa9f5015c3e8
-#   text hash     0fbaac24ebbcab3e
+#   content hash  df0e6fd5e3b2bdcb
+#   text hash     5224cf00b008dcd8
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c1e6aa9f5015c3e8
-#   text hash     38b378617b5c60bb
+#   content hash  df0e6fd5e3b2bdcb
+#   text hash     9360f4263cdf2552
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

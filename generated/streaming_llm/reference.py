@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  7dd7b00c4e23f17e
-#   text hash     1c19eb8dfd2be1d3
+#   content hash  067ae1658fc3d839
+#   text hash     61bd30e99622c28d
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  7dd7b00c4e23f17e
-#   text hash     4c9c65908dd5e406
+#   content hash  067ae1658fc3d839
+#   text hash     444342b3adc22ecd
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d121ebea84ab7ded
-#   text hash     c79c5a75e15b2386
+#   content hash  48c6545314ed8f2a
+#   text hash     2ebd7a97f32b69ad
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bd0d9f262aab92cc
-#   text hash     b3465e0b35514d47
+#   content hash  dcba4bb0c45e5823
+#   text hash     bf733a3d9bec18cc
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bd0d9f262aab92cc
-#   text hash     dd1039dc97844fb0
+#   content hash  dcba4bb0c45e5823
+#   text hash     a2d1f0acbe3bc962
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  94f47ed74bfb3609
-#   text hash     50b5da8680bc6f6a
+#   content hash  ef31852e43d3da7e
+#   text hash     572d76be5890ff99
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

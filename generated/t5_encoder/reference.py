@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  94f47ed74bfb3609
-#   text hash     2ca30a1f798380cc
+#   content hash  ef31852e43d3da7e
+#   text hash     9265e42d0acf87c1
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  134f07e865898cae
-#   text hash     9a3bada16246574c
+#   content hash  e45ba17907127f28
+#   text hash     c4dfed553a457af6
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

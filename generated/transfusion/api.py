@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  134f07e865898cae
-#   text hash     0b3a3dad51c7d905
+#   content hash  e45ba17907127f28
+#   text hash     337632bce2402c3f
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

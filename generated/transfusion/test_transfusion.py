@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  134f07e865898cae
-#   text hash     b9938f584fccf505
+#   content hash  e45ba17907127f28
+#   text hash     6900ddd22afb5644
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  29c14834d00c0004
-#   text hash     39c90200f3c4b780
+#   content hash  7661c0a66ea2d840
+#   text hash     49f4f6fdfd7d6903
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

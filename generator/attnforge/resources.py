@@ -36,10 +36,12 @@ def terms_for(spec: Path) -> list[Path]:
 
 
 def templates_digest() -> bytes:
-    """A hash of every template's name and text."""
+    """A hash of the name and text of every template that packages are made of."""
     digest = hashlib.sha256()
     root = templates()
     for path in sorted(root.rglob("*.jinja"), key=lambda p: p.relative_to(root).as_posix()):
+        if path.parent == root / "page":
+            continue
         text = path.read_bytes()
         digest.update(f"{path.relative_to(root).as_posix()}\0{len(text)}\0".encode())
         digest.update(text)

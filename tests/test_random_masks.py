@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from brute_force import cells, sides
+from brute_force import Scene, cells, sides
 from random_inputs import Declared, Draw
 from random_specs import RandomSpec, generate
 from random_values import Place, Sample, named
 
-from attnforge import resources, walk
+from attnforge import intervals, resources, walk
 from attnforge.evaluation import evaluate
+from attnforge.expression import Node
+from attnforge.skips import Skips
 from attnforge.spec import Spec, load
 
 NUMBERS = ("window", "chunk_size", "dilation", "global_count", "image_width", "image_radius")
@@ -74,3 +77,24 @@ def test_tiles_of_random_masks(seed: int, tmp_path: Path) -> None:
             for seen, full, told, told_full in cells(walk.spans(spec, along), truth, scene, along, tile):
                 assert seen <= told, f"missed along {along}: {given.yaml}"
                 assert told_full <= full, f"hidden but full along {along}: {given.yaml}"
+        check_states(Skips(spec, "q"), scenery, truth, scene, tile)
+
+
+def check_states(skips: Skips, scenery: Scenery, truth: dict[tuple[int, int], bool], scene: Scene, tile: int) -> None:
+    """Holds what the extremes of a call's tensors tell of tiles against what the tiles show."""
+    whole = walk.mask(skips.spec)
+    assert whole is not None
+    told = intervals.condition(whole, skips.known)
+    every = {side: [held[i : i + tile] for i in range(0, len(held), tile)] for side, held in sides(scene).items()}
+    for qs, ks in itertools.product(every["q"], every["k"]):
+        held = {**scene, "q_first": qs[0], "q_last": qs[-1], "k_first": ks[0], "k_last": ks[-1]}
+        sizes = scene["q_len"], scene["k_len"]
+        places = [Place(scene["b"], scene["h"], scene["kv_h"], q, k, *sizes) for q in qs for k in ks]
+        envs = [scenery.nodes(place) for place in places]
+        for leaf in (*skips.noted("q"), *skips.noted("k"), *skips.blocks):
+            node = Node("input", leaf.index, leaf.input.name, leaf.input.dtype)
+            found = [evaluate(node, env) for env in envs]
+            held |= {f"{leaf.name}_least": min(found), f"{leaf.name}_most": max(found)}
+        shown = {truth[q, k] for q in qs for k in ks}
+        assert True not in shown or evaluate(told.most, held), f"missed: {held}"
+        assert False not in shown or not evaluate(told.least, held), f"hidden but full: {held}"

@@ -100,7 +100,7 @@ class Skips:
         """The statements from a tile's extremes to `some` and `every`: whether it shows anything, and all."""
         whole = walk.mask(self.spec)
         assert whole is not None
-        found = intervals.condition(whole, self._known)
+        found = intervals.condition(whole, self.known)
         shared, (every, some) = calculus.share([found.least, found.most], "part")
         lines = [f"{name} = {self._text(node)}" for name, node in shared]
         for name, node in (("some", some), ("every", every)):
@@ -142,9 +142,7 @@ class Skips:
     def helpers(self) -> tuple[str, ...]:
         """The functions that the statements' text calls."""
         whole = walk.mask(self.spec)
-        return (
-            printers.triton_helpers(intervals.condition(whole, self._known)) if whole is not None and self.any else ()
-        )
+        return printers.triton_helpers(intervals.condition(whole, self.known)) if whole is not None and self.any else ()
 
     def loads(self) -> tuple[str, ...]:
         """The statements of the small kernel that make the own side's leaves available."""
@@ -160,7 +158,8 @@ class Skips:
     def _text(self, node: Node) -> str:
         return printers.triton(node, self.reader.leaf_text)
 
-    def _known(self, node: Node) -> Ends | None:
+    def known(self, node: Node) -> Ends | None:
+        """What a tile's extremes tell of a leaf."""
         if node.op == "var" and node.value in ("q", "k"):
             return Ends(*(Node("local", (), f"{node.value}_{end}", "int") for end in ("first", "last")))
         if node.op != "input":

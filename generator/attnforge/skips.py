@@ -96,12 +96,17 @@ class Skips:
         return tuple(lines)
 
     @cached_property
-    def states(self) -> tuple[str, ...]:
-        """The statements from a tile's extremes to `some` and `every`: whether it shows anything, and all."""
+    def _shared(self) -> tuple[list[tuple[str, Node]], list[Node]]:
+        """What is named of `every` and `some`, and the two over that."""
         whole = walk.mask(self.spec)
         assert whole is not None
         found = intervals.condition(whole, self.known)
-        shared, (every, some) = calculus.share([found.least, found.most], "part")
+        return calculus.share([found.least, found.most], "part")
+
+    @cached_property
+    def states(self) -> tuple[str, ...]:
+        """The statements from a tile's extremes to `some` and `every`: whether it shows anything, and all."""
+        shared, (every, some) = self._shared
         lines = [f"{name} = {self._text(node)}" for name, node in shared]
         for name, node in (("some", some), ("every", every)):
             if node != TRUE:
@@ -141,8 +146,10 @@ class Skips:
     @property
     def helpers(self) -> tuple[str, ...]:
         """The functions that the statements' text calls."""
-        whole = walk.mask(self.spec)
-        return printers.triton_helpers(intervals.condition(whole, self.known)) if whole is not None and self.any else ()
+        if not self.any:
+            return ()
+        shared, roots = self._shared
+        return printers.triton_helpers([*(node for _, node in shared), *roots])
 
     def loads(self) -> tuple[str, ...]:
         """The statements of the small kernel that make the own side's leaves available."""

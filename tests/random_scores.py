@@ -124,7 +124,10 @@ class Scores(Conditions):
     # -- terms ---------------------------------------------------------------------------------------------------
 
     def term(self, size: float) -> tuple[str, float]:
-        """The text of a score term, for a score of a usual size, and the size that it leaves."""
+        """The text of a score term, for a score of a usual size, and the size that it leaves.
+
+        Scores that came to next to nothing would have gradients of nothing but roundings.
+        """
         x = self.number(self.draw.below(3))
         a = x.text
         half, c, d = binary("*", Text("0.5"), a).text, self._plain(0), self._plain(1)
@@ -146,7 +149,7 @@ class Scores(Conditions):
         if size <= 6:
             ways += [("score ** 2 / 8", size**2 / 8), ("score * abs(score) / 8", size**2 / 8),
                      ("max(score, 0) ** 2 / 4", size**2 / 4), ("score ** 3 / 32", size**3 / 32)]  # fmt: skip
-        return self.draw.pick([way for way in ways if way[1] <= 10] or [("6 * tanh(score / 6)", 6.0)])
+        return self.draw.pick([way for way in ways if 1 <= way[1] <= 10] or [("6 * tanh(score / 6)", 6.0)])
 
     def _plain(self, depth: int) -> str:
         condition = self.condition(depth)

@@ -35,11 +35,11 @@ def cases(given: RandomSpec, module: ModuleType) -> list[Any]:
     if module.PACKED:
         lens = [((0, 33, 0, 1, 17, 0),) * 2, ((5, 0, 33, 8), (40, 7, 33, 70)), ((32, 0, 64, 31),) * 2]
         lens += [((40, 7, 33), (5, 0, 33))] if over else []
-        few = [((2, 1) * 5, (2, 1) * 5), ((1,) * 10, (8, 9, 0 if over else 3, 33, 1) * 2), ((0, 0), (0, 40))]
+        few = [((3, 1, 2) * 5, (3, 1, 2) * 5), ((1,) * 10, (8, 9, 0 if over else 3, 33, 1) * 2), ((0, 0), (0, 40))]
     else:
         lens = [((33,) * 2,) * 2, ((40,) * 2, (70,) * 2), ((64,),) * 2, ((31,), (97,))]
         lens += [((70,), (20,)), ((66,), (65,))] if over else []
-        few = [((9,) * 4, (10,) * 4)]
+        few = [((12,) * 5, (13,) * 5)]
         # gradients of one or two numbers, each a sum over the batch, err by chance and tell nothing of each other
         if not any(x.grad and x.rows and "batch" not in x.axes for x in given.inputs):
             few += [((1,) * 10, (8,) * 10), ((2,) * 8, (2,) * 8)]

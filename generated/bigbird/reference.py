@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1f19f37604474f73
-#   text hash     ba0ab3f1aa98fdaf
+#   content hash  240f31294e5eacff
+#   text hash     12e2b2f09b0abbd7
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

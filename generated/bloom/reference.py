@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  04040d7168518f43
-#   text hash     578b8cc6d4bccf97
+#   content hash  0bdad384d29967b9
+#   text hash     9f6d9c230808471c
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  350776370fa34297
-#   text hash     339837dca6091f67
+#   content hash  735f936c09bbea38
+#   text hash     73399bb99d680ac3
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  350776370fa34297
-#   text hash     a6449b6db4c94efe
+#   content hash  735f936c09bbea38
+#   text hash     6bc47852822ac2ca
 #   render with   attnforge render specs/causal.yaml
 """The kernels: Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c9ac4140ba083d02
-#   text hash     ed8b628a56fc06e0
+#   content hash  f8349a2dffd48a6e
+#   text hash     3b71b41cd2741f0d
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

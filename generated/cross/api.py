@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  26ef569586388a7d
-#   text hash     41f86de08a110169
+#   content hash  fb7582497ef1385d
+#   text hash     4b043ad25d67fabb
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  81cfe75db9b25d2e
-#   text hash     f073b75106536620
+#   content hash  dbf9cd5398e35673
+#   text hash     d460d39a718e63fc
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

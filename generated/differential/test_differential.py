@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  81cfe75db9b25d2e
-#   text hash     1ff7b6a477d396ae
+#   content hash  dbf9cd5398e35673
+#   text hash     bcf6429252f9df05
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

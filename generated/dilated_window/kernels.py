@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  21ef7cf521dadeaa
-#   text hash     c382c51f442ff215
+#   content hash  436ff972aa194c17
+#   text hash     31b880470847eee7
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernels: Causal attention to every fourth of the 512 most recent keys.
 

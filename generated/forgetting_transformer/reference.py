@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f24a7ff62830b6be
-#   text hash     0466c7d000c07a54
+#   content hash  2cf6cc5f20c5b616
+#   text hash     afbe5786e987f5b8
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

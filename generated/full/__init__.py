@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a5a98d04266874fd
-#   text hash     52a6f1f9cea78ad5
+#   content hash  32bef7f98b4a7365
+#   text hash     2eb6df0c6bdf380a
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a5a98d04266874fd
-#   text hash     28b698382bead9ed
+#   content hash  32bef7f98b4a7365
+#   text hash     995e1554dbefeaa8
 #   render with   attnforge render specs/full.yaml
 """The kernels: Softmax attention without a mask.
 

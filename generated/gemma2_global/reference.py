@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9aec29572fe934f1
-#   text hash     59da0542ff58cd03
+#   content hash  0e1ad76b423c8d23
+#   text hash     d8fa84f41a3cf027
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

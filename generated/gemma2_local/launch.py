@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  fa159ffd12012dd4
-#   text hash     71ed7d327f0c268c
+#   content hash  175849fa5a4d41bd
+#   text hash     5ef5d6ca66c9c5d9
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -32,7 +32,7 @@ HALF = {
     "backward_dq": {
         64: ((128, 64, 8, 4), (64, 64, 4, 3), (64, 64, 4, 1), (32, 32, 4, 1)),
         128: ((128, 64, 8, 3), (64, 64, 4, 2), (64, 32, 4, 1), (32, 32, 4, 1)),
-        256: ((64, 32, 4, 4), (64, 32, 4, 2), (64, 32, 4, 1), (32, 16, 4, 1)),
+        256: ((128, 32, 8, 3), (64, 32, 4, 2), (64, 32, 4, 1), (32, 16, 4, 1)),
     },
 }
 SINGLE = {

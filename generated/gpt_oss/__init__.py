@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8a2d576d5c3d6e27
-#   text hash     323176bc90a5a5e6
+#   content hash  26b4006ada61bb42
+#   text hash     88870f776ea1dc6d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  59f8b0c3853f3e20
-#   text hash     152898fa655b5869
+#   content hash  1fdb9cc0e40596fb
+#   text hash     449944a07541f187
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

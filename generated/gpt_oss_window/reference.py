@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  59f8b0c3853f3e20
-#   text hash     0cfbcabb9391af9d
+#   content hash  1fdb9cc0e40596fb
+#   text hash     ad2b7b1c78065287
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

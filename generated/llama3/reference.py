@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0176115510fafd01
-#   text hash     c0d56fea11235e53
+#   content hash  866060be4272cf3c
+#   text hash     c566c85160ca20cf
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  0dd79d4572423470
-#   text hash     4e326c0315f16a20
+#   content hash  538589c6c0b633bb
+#   text hash     93f0e32579337f62
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6329d0984b677b5f
-#   text hash     b9815a2778393b22
+#   content hash  699566d2a3ac937f
+#   text hash     a46c6b0138152435
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

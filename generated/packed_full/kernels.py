@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b2ba02aa8b0a1603
-#   text hash     9b8a5e181f1d94b0
+#   content hash  11b0773db77a8f46
+#   text hash     a525c85dc1b6b7e1
 #   render with   attnforge render specs/packed_full.yaml
 """The kernels: Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5a5e3f528a9bd5f6
-#   text hash     6d52c8e603bc9b6d
+#   content hash  a27a75a64d357b46
+#   text hash     ef778d0e78f4719d
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

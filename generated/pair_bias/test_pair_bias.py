@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5a5e3f528a9bd5f6
-#   text hash     113043855c6473e3
+#   content hash  a27a75a64d357b46
+#   text hash     2c5c8637622045b7
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  69b048ca64db9b76
-#   text hash     68a06627628b78d6
+#   content hash  c0222ef6f8a4990c
+#   text hash     6845f1263065bd07
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -32,7 +32,7 @@ HALF = {
     "backward_dq": {
         64: ((128, 64, 8, 4), (64, 64, 4, 3), (64, 64, 4, 1), (32, 32, 4, 1)),
         128: ((128, 64, 8, 3), (64, 64, 4, 2), (64, 32, 4, 1), (32, 32, 4, 1)),
-        256: ((64, 32, 4, 4), (64, 32, 4, 2), (64, 32, 4, 1), (32, 16, 4, 1)),
+        256: ((128, 32, 8, 3), (64, 32, 4, 2), (64, 32, 4, 1), (32, 16, 4, 1)),
     },
 }
 SINGLE = {

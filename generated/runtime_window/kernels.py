@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4634c074f2b1e053
-#   text hash     38a5b5f44ea5de66
+#   content hash  c621240e47ff106f
+#   text hash     49359fbe5318e88a
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernels: Causal attention to the most recent keys, as many as each call says.
 

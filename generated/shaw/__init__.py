@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  15caf90eb5849176
-#   text hash     0ffad8e4651f5ab5
+#   content hash  5cedf467e358f5df
+#   text hash     4c5f60db7e39951d
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own.
 

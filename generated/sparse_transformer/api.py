@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  669621988e8636d2
-#   text hash     c3efc8124642999a
+#   content hash  1ec2bee0fda6a9ad
+#   text hash     eb234695b5ecb583
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  2603381045e53c1f
-#   text hash     f1263d7927c7b70e
+#   content hash  1124f498e511b04b
+#   text hash     c96fbe2fd934c02e
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernels: Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  2603381045e53c1f
-#   text hash     2079f55faeecdb38
+#   content hash  1124f498e511b04b
+#   text hash     b9cc15d9bab5f3d1
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b932d4395885c5ab
-#   text hash     dbc57bacbf1f1d26
+#   content hash  de79b68e47aeaf81
+#   text hash     f300fcd18228f99c
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

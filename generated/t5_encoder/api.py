@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  fa35c71fcbb10e59
-#   text hash     cae29c9c8ef24f2b
+#   content hash  86e6108fa1d9046a
+#   text hash     8b125e9759b17fc3
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3b4bff708f0f92ee
-#   text hash     00517cae8ccf91ff
+#   content hash  b614fd5326f538b8
+#   text hash     b9b07d3361ec00ed
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -61,6 +61,16 @@ class Skips:
         return bool(self.noted("q") or self.noted("k") or self.blocks)
 
     @property
+    def ranged(self) -> bool:
+        """Whether one range of tiles is worked out beforehand; blocks leave holes that kernels have to step over."""
+        return not self.blocks
+
+    @property
+    def ranges(self) -> str:
+        """The kernel that works the range out."""
+        return "key_ranges" if self.own == "q" else "query_ranges"
+
+    @property
     def per_head(self) -> bool:
         """Whether the notes of query heads differ."""
         noted = (*self.noted("q"), *self.noted("k"))
@@ -146,10 +156,19 @@ class Skips:
             printers.triton_helpers(intervals.condition(whole, self._known)) if whole is not None and self.any else ()
         )
 
-    def loads(self) -> tuple[str, ...]:
-        """The statements of the small kernel that make the own side's leaves available."""
+    @property
+    def noting(self) -> tuple[str, ...]:
+        """The statements that load what is to be noted of the own side."""
+        return self._loads({leaf.name for leaf in self.noted(self.own)})
+
+    @property
+    def telling(self) -> tuple[str, ...]:
+        """The statements that load what the states hang on besides."""
+        return self._loads(set(self.parameters))
+
+    def _loads(self, needed: set[str]) -> tuple[str, ...]:
         lines = [line for site in ("program", "head") for line in self.reader.loads(site)]
-        needed, kept = {leaf.name for leaf in self.noted(self.own)}, []
+        kept = []
         for line in reversed(lines):
             name, text = line.split(" = ", 1)
             if name in needed:

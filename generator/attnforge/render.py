@@ -11,7 +11,7 @@ from typing import Any
 
 import jinja2
 
-from . import __version__, format, header, oracle, plan, resources
+from . import __version__, flex, format, header, oracle, plan, resources
 from .spec import Spec
 
 _FILES = {
@@ -36,6 +36,17 @@ def render(spec: Spec) -> dict[str, str]:
     return {file.format(name=spec.name): _file(template, values) for file, template in _FILES.items()}
 
 
+def export(spec: Spec, to: str) -> str:
+    """A module with the variant of a spec for another library; `to` names it. Raises flex.Inexpressible."""
+    planned = plan.build(spec)
+    values = {
+        "plan": planned,
+        "oracle": oracle.build(spec, planned.arguments),
+        "flex": flex.build(spec, planned.arguments),
+    }
+    return _text(f"export/{to}.py.jinja", values)
+
+
 def render_all(specs: Sequence[Spec]) -> list[dict[str, str]]:
     """The packages of several specs; formatting takes most of the time, so that many are shared out among the cores."""
     cores = os.cpu_count() or 1
@@ -46,13 +57,17 @@ def render_all(specs: Sequence[Spec]) -> list[dict[str, str]]:
 
 
 def _file(template: str, values: dict[str, Any]) -> str:
+    return header.stamp(_text(template, values))
+
+
+def _text(template: str, values: dict[str, Any]) -> str:
     try:
         text = _environment().get_template(template).render(values)
     except jinja2.TemplateSyntaxError as error:
         raise TemplateFault(f"template {error.name or template}, line {error.lineno}: {error.message}") from error
     except Exception as error:
         raise TemplateFault(f"template {_place(error, template)}: {type(error).__name__}: {error}") from error
-    return header.stamp(format.python(text.lstrip("\n"), template))
+    return format.python(text.lstrip("\n"), template)
 
 
 def _place(error: Exception, template: str) -> str:

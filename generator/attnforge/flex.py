@@ -1,0 +1,216 @@
+"""A spec -> the texts that a module for PyTorch's FlexAttention is made of: `score_mod`, `mask_mod`, what they capture."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from . import printers
+from .expression import Node
+from .plan import Argument
+from .spec import Input, Spec
+
+_ROWS = frozenset({"query", "key", "token"})
+_KV_HEAD = "h // (heads // kv_heads)"
+# names inside the two functions, in the order of their definition
+_PLACES = {"q_pos": "q_idx + shift", "kv_h": _KV_HEAD}
+_PACKED_PLACES = {
+    "sequence": "sequence_q[q_idx]",
+    "q_pos": "place_q[q_idx]",
+    "k_pos": "place_k[kv_idx]",
+    "q_len": "length_q[sequence]",
+    "k_len": "length_k[sequence]",
+    "first": "first_k[sequence]",
+    "kv_h": _KV_HEAD,
+}
+# what the factory takes where it needs it: the type, and where `attention` has it from
+_FACTS = {
+    "batch": ("int", "q.shape[0]"),
+    "heads": ("int", "q.shape[-2]"),
+    "kv_heads": ("int", "k.shape[-2]"),
+    "device": ("torch.device", "q.device"),
+    "dtype": ("torch.dtype", "dtype"),
+}
+_KEEP = Node("local", (), "keep", "bool")
+
+
+class Inexpressible(Exception):
+    """FlexAttention has no way to say what a spec asks for; the message tells why."""
+
+
+@dataclass(frozen=True)
+class Flex:
+    """What the template of the module prints."""
+
+    arguments: tuple[Argument, ...]  # the keywords that the factory takes
+    facts: tuple[tuple[str, str, str], ...]  # what it takes beside them: name, type, text in `attention`
+    prepare: tuple[str, ...]  # its statements
+    views: tuple[str, ...]  # more of them: a name for each place that an input is read at
+    score: tuple[str, ...]  # the statements of score_mod; none if there is no such function
+    mask: tuple[str, ...]  # the statements of mask_mod
+    mask_batch: str  # over how many batches and heads the mask differs, None where it does not
+    mask_heads: str
+    read_at_both: tuple[str, ...]  # inputs that need a key for each query
+    words: frozenset[str]  # all that these texts name
+
+
+def build(spec: Spec, arguments: Iterable[Argument]) -> Flex:
+    """Prints the terms of a spec for FlexAttention; `arguments` are the plan's."""
+    taken = tuple(a for a in arguments if a.name not in ("cos", "sin", "positions"))
+    scores = [_bound(term.score, spec) for term in spec.scores]
+    masks = [_bound(mask.keep, spec) for mask in spec.masks]
+    leaf = _Leaf(spec, scores)
+    score = [f"{name} = {text}" for name, text in leaf.repeated.items()]
+    score += [_line("score", _score(node, leaf), t.label) for node, t in zip(scores, spec.scores, strict=True)]
+    mask = ["keep = sequence == sequence_k[kv_idx]  # a sequence sees itself only"] if spec.packed else []
+    for node, term in zip(masks, spec.masks, strict=True):
+        joined = Node("and", (_KEEP, node), None, "bool") if mask else node
+        mask.append(_line("keep", _keep(joined, leaf), term.label))
+    score, mask = _placed(score, spec), _placed(mask, spec)
+    prepare = [line for given in spec.inputs if given.axes for line in _prepared(given, spec)]
+    words = _words((*score, *mask, *prepare, *(a.default or "" for a in taken)))
+    seen = _words(mask) | {axis for i in spec.inputs if i.name in _words(mask) for axis in i.axes}
+    return Flex(
+        arguments=taken,
+        facts=tuple((name, *fact) for name, fact in _FACTS.items() if name in words),
+        prepare=tuple(prepare),
+        views=tuple(leaf.views),
+        score=tuple(score),
+        mask=tuple(mask),
+        mask_batch="q.shape[0]" if not spec.packed and {"b", "batch"} & seen else "None",
+        mask_heads="q.shape[-2]" if {"h", "head"} & seen else "None",
+        read_at_both=tuple(i.name for i in spec.inputs if "token" in i.axes),
+        words=frozenset(words),
+    )
+
+
+def _line(name: str, text: str, label: str) -> str:
+    return f"{name} = {text}  # {' '.join(label.split())}"
+
+
+def _words(texts: Iterable[str]) -> set[str]:
+    return {word for text in texts for word in re.findall(r"\w+", text.split("#")[0])}
+
+
+def _placed(lines: Sequence[str], spec: Spec) -> list[str]:
+    """The statements with the definitions of the places that they name before them."""
+    needed: list[str] = []
+    words = _words(lines)
+    for name, text in reversed((_PACKED_PLACES if spec.packed else _PLACES).items()):
+        if name in words:
+            needed.insert(0, f"{name} = {text}")
+            words |= _words([text])
+    return [*needed, *lines]
+
+
+def _bound(node: Node, spec: Spec) -> Node:
+    """An expression that tells numbers of the call from tensors, as printing needs it.
+
+    Inputs without axes are numbers of the call; the lengths of packed sequences are none.
+    """
+    if node.op == "input" and node.value in {i.name for i in spec.inputs if not i.axes}:
+        return Node("option", (), node.value, node.type)
+    if spec.packed and node.op == "var" and node.value in ("q_len", "k_len"):
+        return Node("local", (), node.value, node.type)
+    return Node(node.op, tuple(_bound(arg, spec) for arg in node.args), node.value, node.type)
+
+
+def _score(node: Node, leaf: _Leaf) -> str:
+    if printers.is_scalar(node):
+        return f"torch.full_like(score, {printers.torch(node, leaf)})"
+    return printers.torch(node, leaf) if node.type == "float" else f"{printers.torch(node, leaf, atom=True)}.to(dtype)"
+
+
+def _keep(node: Node, leaf: _Leaf) -> str:
+    text = printers.torch(node, leaf)
+    return f"torch.full_like(q_idx, {text}, dtype=torch.bool)" if printers.is_scalar(node) else text
+
+
+class _Leaf:
+    """Texts of leaves inside the two functions.
+
+    The compiled backward pass takes one read of a captured tensor that learns. So a read that occurs again becomes a
+    local name, and each other read gets a view of the tensor.
+    """
+
+    def __init__(self, spec: Spec, scores: Iterable[Node]) -> None:
+        self.packed = spec.packed
+        self.inputs = {i.name: i for i in spec.inputs}
+        self.views: list[str] = []  # statements of the factory
+        self.repeated: dict[str, str] = {}  # local names of score_mod
+        self._viewed: dict[Node, str] = {}
+        self._named: dict[Node, str] = {}
+        self._taken = {*self.inputs, *(o.keyword for o in spec.options)}
+        found = Counter(n for s in scores for n in s.walk() if n.op == "input" and self.inputs[str(n.value)].grad)
+        for name in dict.fromkeys(str(node.value) for node in found):
+            reads = [node for node in found if node.value == name]
+            if len(reads) > 1:
+                names = [self._free(f"{name}_{_ending(node)}") for node in reads]
+                self._viewed |= zip(reads, names, strict=True)
+                self.views += [f"{view} = {name}.view_as({name})" for view in names]
+        for node, count in found.items():
+            if count > 1:
+                local = self._free(f"{self._viewed.get(node, node.value)}_here")
+                self.repeated[local] = self._read(node)
+                self._named[node] = local
+
+    def __call__(self, node: Node) -> str:
+        name = str(node.value)
+        if node.op == "input":
+            return self._named[node] if node in self._named else self._read(node)
+        if node.op != "var":
+            return name
+        places = {"b": "sequence", "q": "q_pos", "k": "k_pos"} if self.packed else {"q": "q_pos", "k": "kv_idx"}
+        return places.get(name, name)
+
+    def _free(self, name: str) -> str:
+        while name in self._taken:
+            name += "_"
+        self._taken.add(name)
+        return name
+
+    def _read(self, node: Node) -> str:
+        given, written = self.inputs[str(node.value)], list(node.args)
+        places = {"batch": "b", "head": "h", "kv_head": "kv_h", "query": "q_idx", "key": "kv_idx"}
+        if self.packed:
+            places["batch"] = "sequence"
+        axes = given_axes(given, self.packed)
+        texts = [places[axis] if axis in places else self._token(written.pop(0)) for axis in axes]
+        return f"{self._viewed.get(node, given.name)}[{', '.join(texts)}]"
+
+    def _token(self, index: Node) -> str:
+        if index.op == "var" and index.value == "k":
+            return "kv_idx"
+        return f"first + {self(index)}" if self.packed else self(index)
+
+
+def _ending(read: Node) -> str:
+    """What tells a read of an input from its others."""
+    return str(read.args[0].value) if read.args and read.args[0].op == "var" else "at"
+
+
+def given_axes(given: Input, packed: bool) -> tuple[str, ...]:
+    """The axes that the user gives: rows of packed sequences stand in one axis, without a batch."""
+    return tuple(a for a in given.axes if a != "batch") if packed and _ROWS & set(given.axes) else given.axes
+
+
+def _prepared(given: Input, spec: Spec) -> Iterable[str]:
+    """Statements that turn an input into what the functions index."""
+    axes = given_axes(given, spec.packed)
+    text = given.name + (".to(dtype)" if given.dtype == "float" else "")
+    if given.scan and spec.packed:
+        at = axes.index("token")
+        where = f", {at}" if at else ""
+        parts = f"{text}.split(length_k.tolist(){where})"
+        text = f"torch.cat([part.cumsum({at}) for part in {parts}]{where})"
+    elif given.scan:
+        text += f".cumsum({axes.index('token')})"
+    sizes = {"batch": "batch", "head": "heads", "kv_head": "kv_heads"}
+    sizes |= {"batch": "len(length_q)"} if spec.packed else {"query": "q_len", "key": "k_len"}
+    # an index does not broadcast an axis of size 1
+    if set(axes) & set(sizes):
+        text += f".expand({', '.join(sizes.get(axis, '-1') for axis in axes)})"
+    if text != given.name:
+        yield f"{given.name} = {text}"

@@ -22,7 +22,7 @@ LAYERS = [
     {"errors", "resources", "header"},
     {"spec", "expression", "constants", "syntax", "parser", "yaml_source", "fields", "names", "terms", "schema"},
     {"calculus", "printers", "ranges", "linear", "normal"},
-    {"binding", "walk", "tiles", "faces", "plan", "oracle"},
+    {"binding", "walk", "tiles", "faces", "plan", "oracle", "flex"},
     {"render", "format"},
     {"emit"},
     {"starter", "suite", "compile", "explain", "picture", "tuning", "bench", "profile"},

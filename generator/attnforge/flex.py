@@ -1,4 +1,4 @@
-"""A spec -> the texts that a module for PyTorch's FlexAttention is made of: `score_mod`, `mask_mod`, what they capture."""
+"""A spec -> the texts of a module for PyTorch's FlexAttention: `score_mod`, `mask_mod` and what they capture."""
 
 from __future__ import annotations
 
@@ -106,15 +106,15 @@ def _placed(lines: Sequence[str], spec: Spec) -> list[str]:
 
 
 def _bound(node: Node, spec: Spec) -> Node:
-    """An expression that tells numbers of the call from tensors, as printing needs it.
+    """An expression with the lengths of packed sequences as tensors, as each has its own."""
+    node = printers.with_numbers(node, {i.name for i in spec.inputs if not i.axes})
+    return _with_lengths(node) if spec.packed else node
 
-    Inputs without axes are numbers of the call; the lengths of packed sequences are none.
-    """
-    if node.op == "input" and node.value in {i.name for i in spec.inputs if not i.axes}:
-        return Node("option", (), node.value, node.type)
-    if spec.packed and node.op == "var" and node.value in ("q_len", "k_len"):
+
+def _with_lengths(node: Node) -> Node:
+    if node.op == "var" and node.value in ("q_len", "k_len"):
         return Node("local", (), node.value, node.type)
-    return Node(node.op, tuple(_bound(arg, spec) for arg in node.args), node.value, node.type)
+    return Node(node.op, tuple(map(_with_lengths, node.args)), node.value, node.type)
 
 
 def _score(node: Node, leaf: _Leaf) -> str:
@@ -204,7 +204,7 @@ def _prepared(given: Input, spec: Spec) -> Iterable[str]:
         at = axes.index("token")
         where = f", {at}" if at else ""
         parts = f"{text}.split(length_k.tolist(){where})"
-        text = f"torch.cat([part.cumsum({at}) for part in {parts}]{where})"
+        text = f"torch.cat([tokens.cumsum({at}) for tokens in {parts}]{where})"
     elif given.scan:
         text += f".cumsum({axes.index('token')})"
     sizes = {"batch": "batch", "head": "heads", "kv_head": "kv_heads"}

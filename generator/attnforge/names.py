@@ -31,6 +31,8 @@ _LOCAL = frozenset(
     whole_tiles
     """.split()  # noqa: SIM905
 )
+# what modules for other libraries call theirs
+_EXPORTED = frozenset(("create_block_mask", "flex_attention", "kv_idx", "mask_mod", "mods", "q_idx", "score_mod"))
 _ENDINGS = ("_ptr", "_desc", "_tile", "_base", "_sum", "_q", "_k", "_slope", "_turned")
 _MODULES = frozenset(
     """
@@ -51,7 +53,7 @@ def wrong_keyword(name: str) -> str | None:
         return f"{name!r} is a word of the expression language"
     if name in CALL:
         return f"{name!r} is a keyword that every generated function has"
-    if name in _LOCAL or "_stride_" in name or name.endswith(_ENDINGS):
+    if name in _LOCAL or name in _EXPORTED or "_stride_" in name or name.endswith(_ENDINGS):
         return f"{name!r} is a name of the generated code's own: choose another one"
     return None
 

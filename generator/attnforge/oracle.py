@@ -77,12 +77,19 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
     inputs = {i.name: i for i in spec.inputs}
     guarded = bool(spec.masks) and not all(_tame(term.score, inputs) for term in spec.scores)
     leaf = _Leaf(spec, inputs, guarded)
+    numbers = {i.name for i in spec.inputs if not i.axes}
     keep: list[Line] = []
     for mask in spec.masks:
-        node = Node("and", (_KEEP, mask.keep), None, "bool") if keep else mask.keep
+        node = printers.with_numbers(mask.keep, numbers)
+        node = Node("and", (_KEEP, node), None, "bool") if keep else node
         text = printers.torch(node, leaf)
         keep.append(Line(f"torch.as_tensor({text})" if printers.is_scalar(node) else text, _one_line(mask.label)))
-    score = [Line(printers.torch(term.score, leaf), _one_line(term.label)) for term in spec.scores]
+    score = []
+    for term in spec.scores:
+        node = printers.with_numbers(term.score, numbers)
+        whole = _SCORE in node.walk()
+        text = printers.torch(node, leaf, atom=not whole)
+        score.append(Line(text if whole else f"torch.zeros_like(score) + {text}", _one_line(term.label)))
     shapes = {i.name: _shape(i, spec.packed) for i in spec.inputs if i.axes}
     if spec.rope:
         shapes["positions"] = "(Nk,)" if spec.packed else "(B, Tk)"
@@ -241,9 +248,11 @@ def _slice(given: Input) -> str:
     """The part of an input that belongs to one packed sequence, with a batch axis of 1 where the input has one."""
     rows = {"query": "q_first:q_end", "key": "k_first:k_end", "token": "k_first:k_end"}
     if not ROWS & set(given.axes):
-        marks = ["sequence : sequence + 1" if axis == "batch" else ":" for axis in given.axes]
-    else:
-        marks = ["None" if axis == "batch" else rows.get(axis, ":") for axis in given.axes]
+        if "batch" not in given.axes:
+            return given.name
+        at = given.axes.index("batch")  # of size 1 it stands for all sequences
+        return f"{given.name}.narrow({at}, sequence % {given.name}.shape[{at}], 1)"
+    marks = ["None" if axis == "batch" else rows.get(axis, ":") for axis in given.axes]
     while marks and marks[-1] == ":":
         marks.pop()
     return f"{given.name}[{', '.join(marks)}]" if marks else given.name

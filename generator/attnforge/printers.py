@@ -11,7 +11,7 @@ numbers, every other leaf is a tensor.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
 from .constants import OPERATIONS
@@ -50,6 +50,13 @@ def triton(node: Node, leaf: Leaf) -> str:
 def torch(node: Node, leaf: Leaf, *, atom: bool = False) -> str:
     """Torch text of an expression; `atom` brackets it, where need be, to be called or indexed."""
     return _Torch(leaf).print(node).within(ATOM if atom else TERNARY)
+
+
+def with_numbers(node: Node, names: Collection[str]) -> Node:
+    """The expression with these inputs as Python numbers, which torch's functions refuse."""
+    if node.op == "input" and node.value in names:
+        return Node("option", (), node.value, node.type, node.column)
+    return Node(node.op, tuple(with_numbers(arg, names) for arg in node.args), node.value, node.type, node.column)
 
 
 def triton_helpers(nodes: Iterable[Node]) -> tuple[str, ...]:
@@ -258,6 +265,8 @@ class _Torch:
             return self._where(node)
         if op in ("min", "max"):
             return self._call(op, *(self._as_tensor(a, like=node) for a in args))
+        if op == "//" and node.type == "float":  # torch differentiates no floor_divide
+            return self._call("floor", _binary("/", PRODUCT, *self._operands(node)))
         if op in BINARY:
             return _binary(op, BINARY[op], *self._operands(node))
         if op == "**":

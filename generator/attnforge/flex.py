@@ -59,11 +59,11 @@ class Flex:
 def build(spec: Spec, arguments: Iterable[Argument]) -> Flex:
     """Prints the terms of a spec for FlexAttention; `arguments` are the plan's."""
     taken = tuple(a for a in arguments if a.name not in ("cos", "sin", "positions"))
-    scores = [_bound(term.score, spec) for term in spec.scores]
+    scores = [printers.with_score(_bound(term.score, spec)) for term in spec.scores]
     masks = [_bound(mask.keep, spec) for mask in spec.masks]
     leaf = _Leaf(spec, scores)
     score = [f"{name} = {text}" for name, text in leaf.repeated.items()]
-    score += [_line("score", _score(node, leaf), t.label) for node, t in zip(scores, spec.scores, strict=True)]
+    score += [_line("score", printers.torch(node, leaf), t.label) for node, t in zip(scores, spec.scores, strict=True)]
     mask = ["keep = sequence == sequence_k[kv_idx]  # a sequence sees itself only"] if spec.packed else []
     for node, term in zip(masks, spec.masks, strict=True):
         joined = Node("and", (_KEEP, node), None, "bool") if mask else node
@@ -115,12 +115,6 @@ def _with_lengths(node: Node) -> Node:
     if node.op == "var" and node.value in ("q_len", "k_len"):
         return Node("local", (), node.value, node.type)
     return Node(node.op, tuple(map(_with_lengths, node.args)), node.value, node.type)
-
-
-def _score(node: Node, leaf: _Leaf) -> str:
-    if printers.is_scalar(node):
-        return f"torch.full_like(score, {printers.torch(node, leaf)})"
-    return printers.torch(node, leaf) if node.type == "float" else f"{printers.torch(node, leaf, atom=True)}.to(dtype)"
 
 
 def _keep(node: Node, leaf: _Leaf) -> str:

@@ -86,10 +86,8 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
         keep.append(Line(f"torch.as_tensor({text})" if printers.is_scalar(node) else text, _one_line(mask.label)))
     score = []
     for term in spec.scores:
-        node = printers.with_numbers(term.score, numbers)
-        whole = _SCORE in node.walk()
-        text = printers.torch(node, leaf, atom=not whole)
-        score.append(Line(text if whole else f"torch.zeros_like(score) + {text}", _one_line(term.label)))
+        node = printers.with_score(printers.with_numbers(term.score, numbers))
+        score.append(Line(printers.torch(node, leaf), _one_line(term.label)))
     shapes = {i.name: _shape(i, spec.packed) for i in spec.inputs if i.axes}
     if spec.rope:
         shapes["positions"] = "(Nk,)" if spec.packed else "(B, Tk)"

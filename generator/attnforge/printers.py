@@ -24,6 +24,7 @@ COMPARISONS = frozenset({"<", "<=", ">", ">=", "==", "!="})
 FLOAT_FUNCTIONS = frozenset({"exp", "log", "sqrt", "tanh", "sigmoid", "softplus", "sin", "cos"})
 SCALARS = frozenset({"q_len", "k_len", "heads"})
 COUNTS = SCALARS | {"k", "b", "h", "kv_h"}  # never negative
+_SCORE = Node("var", (), "score")
 
 TERNARY, OR, AND, NOT, COMPARE, BIT_OR, BIT_AND, SUM, PRODUCT, UNARY, POWER, ATOM = range(12)
 BINARY = {"+": SUM, "-": SUM, "*": PRODUCT, "/": PRODUCT, "//": PRODUCT, "%": PRODUCT}
@@ -57,6 +58,13 @@ def with_numbers(node: Node, names: Collection[str]) -> Node:
     if node.op == "input" and node.value in names:
         return Node("option", (), node.value, node.type, node.column)
     return Node(node.op, tuple(with_numbers(arg, names) for arg in node.args), node.value, node.type, node.column)
+
+
+def with_score(node: Node) -> Node:
+    """The expression with the score in it, so that its torch text has a score's shape and a gradient, be it 0."""
+    if _SCORE in node.walk():
+        return node
+    return Node("+", (Node("*", (_SCORE, Node("num", (), 0, "int"))), node))
 
 
 def triton_helpers(nodes: Iterable[Node]) -> tuple[str, ...]:

@@ -30,6 +30,15 @@ MASKS: dict[str, Callable[[Place, Options, Options], bool]] = {
     "causal": lambda at, o, x: at.k <= at.q,
     "sliding_window": lambda at, o, x: at.q - at.k < (x["window"] if o["size"] == "runtime" else o["size"]),
     "prefix_lm": lambda at, o, x: at.k < int(x["prefix_len"][at.b]) or at.k <= at.q,
+    "chunked": lambda at, o, x: at.k <= at.q and math.floor(at.q / o["size"]) == at.k // o["size"],
+    "dilated": lambda at, o, x: (at.q - at.k) / o["stride"] == round((at.q - at.k) / o["stride"]),
+    "global_tokens": lambda at, o, x: min(at.q, at.k) < o["count"],
+    "local_2d": lambda at, o, x: (
+        max(abs(a - b) for a, b in zip(divmod(at.q, o["width"]), divmod(at.k, o["width"]), strict=True)) <= o["radius"]
+    ),
+    "segments": lambda at, o, x: bool(x["q_segments"][at.b, at.row] == x["k_segments"][at.b, at.k]),
+    "tree": lambda at, o, x: at.q_len + at.k < at.k_len or bool(x["tree_mask"][at.b, at.row, at.k - at.k_len]),
+    "block_sparse": lambda at, o, x: bool(x["block_mask"][0, at.h, at.row // o["block"], at.k // o["block"]]),
 }
 
 
@@ -67,10 +76,37 @@ def _log_decay(score: torch.Tensor, i: torch.Tensor, j: torch.Tensor, o: Options
     return score + total[:, :, i][..., None] - total[:, :, None, :]
 
 
+def _bias(score: torch.Tensor, i: torch.Tensor, j: torch.Tensor, o: Options, x: Options) -> torch.Tensor:
+    return score + x["bias"]
+
+
+def bucket(distance: int, buckets: int, furthest: int, bidirectional: bool) -> int:
+    """The bucket of a key so far before the query, in whole numbers as far as it goes."""
+    first = 0
+    if bidirectional:
+        buckets //= 2
+        first, distance = (buckets, -distance) if distance < 0 else (0, distance)
+    distance, exact = max(distance, 0), buckets // 2
+    if distance < exact:
+        return first + distance
+    # the largest bucket whose first distance, exact * (furthest / exact) ** (n / rest), is not beyond
+    rest = buckets - exact
+    passed = [n for n in range(rest) if (distance / exact) ** rest >= (furthest / exact) ** n * (1 - 1e-9)]
+    return first + exact + passed[-1]
+
+
+def _relative_bias(score: torch.Tensor, i: torch.Tensor, j: torch.Tensor, o: Options, x: Options) -> torch.Tensor:
+    count, furthest, both = o.get("buckets", 32), o.get("max_distance", 128), o.get("bidirectional", True)
+    rows = [[bucket(a - b, count, furthest, both) for b in j.tolist()] for a in i.tolist()]
+    return score + x["rel_bias"][:, torch.tensor(rows)]
+
+
 SCORES: dict[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Options, Options], torch.Tensor]] = {
     "softcap": _softcap,
     "alibi": _alibi,
     "log_decay": _log_decay,
+    "bias": _bias,
+    "relative_bias": _relative_bias,
 }
 
 

@@ -92,6 +92,47 @@ rope: {layout: interleaved, dims: 4}
 mask: [causal, sliding_window: {size: runtime}]
 score: [softcap: {cap: 2.0}, alibi]
 """,
+    "patterns": """
+mask:
+  - any: [chunked: {size: 4}, dilated: {stride: runtime}, global_tokens: {count: 2}]
+  - not: {local_2d: {width: 3, radius: 1}}
+  - segments
+""",
+    "tree": "mask: [tree]\nscore: [bias]\n",
+    "blocks": "mask: [block_sparse: {block: 4}]\nscore: [relative_bias: {buckets: 8, max_distance: 9}]\n",
+    "one_way": "mask: [causal]\nscore: [relative_bias: {buckets: 6, max_distance: 9, bidirectional: false}]\n",
+    "tables": """
+mask:
+  - expr: "by_key[max(k - 5, 0)] or by_row[k, q - 1] or by_key[0] or parents[max(q - 2, 0)] <= k"
+  - expr: "not by_key[parents[k]] or k_len < few or by_key[min(few, k_len - 1)]"
+score:
+  - expr: "score * table[q - k, parents[k] + 1] + far[k - 3] * far[abs(q - k)] + far[k - 3] + table[0, -7]"
+  - expr: "score + pairs + pairs[h, k, q] * 0.5 + spread[floor(score_scale * k)]"
+inputs:
+  by_key: {axes: [token, head], dtype: bool}
+  by_row: {axes: [query, batch, query], dtype: bool}
+  parents: {axes: [token], dtype: int}
+  few: {axes: [], dtype: int}
+  table: {axes: [5, kv_head, 3], grad: true}
+  far: {axes: [batch, 4], grad: true}
+  pairs: {axes: [head, key, query], grad: true}
+  spread: {axes: [7]}
+  score_scale: {axes: []}
+""",
+    "packed_tables": """
+layout: packed
+mask:
+  - segments
+  - expr: "by_key[k // 2] or by_key[min(k + 1, k_len - 1)] or by_key[parents[q]] or exp(b) > 9"
+score:
+  - relative_bias: {buckets: 8, max_distance: 9}
+  - expr: "score + far[k - 3] + by_token[b, k % 2] + far[0]"
+inputs:
+  by_key: {axes: [token, head], dtype: bool}
+  far: {axes: [batch, 4], grad: true}
+  parents: {axes: [token], dtype: int}
+  by_token: {axes: [key, 3, kv_head, 2], grad: true}
+""",
     "packed_axes": """
 layout: packed
 mask:

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from attnforge.constants import constant
 from attnforge.errors import Location, Problems
+from attnforge.evaluation import evaluate
 from attnforge.expression import Node
 from attnforge.parser import LARGEST, Runtime, Scope, parse
 from attnforge.printers import fold
-from attnforge.ranges import evaluate, spans
+from attnforge.ranges import spans
 from attnforge.spec import load
 
 OPTIONS: dict[str, int | float | bool | Runtime] = {"size": 5, "huge": 3e38}

@@ -10,17 +10,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnforge.errors import Location, Problems
+from attnforge.evaluation import evaluate
 from attnforge.expression import Node
+from attnforge.inputs import Axis, Input
 from attnforge.parser import Runtime, Scope, parse
-from attnforge.ranges import evaluate
-from attnforge.terms import Input
 
 INPUTS = {
-    "temp": Input("temp", ("head",), grad=True),
-    "bonus": Input("bonus", ("batch", "token", "head")),
-    "left": Input("left", ("batch", "query")),
+    "temp": Input("temp", (Axis("head"),), grad=True),
+    "bonus": Input("bonus", (Axis("batch"), Axis("token"), Axis("head"))),
+    "left": Input("left", (Axis("batch"), Axis("query"))),
     "count": Input("count", (), "int"),
-    "flag": Input("flag", ("key",), "bool"),
+    "flag": Input("flag", (Axis("key"),), "bool"),
+    "table": Input("table", (Axis("head"), Axis("size", 8)), grad=True),
+    "square": Input("square", (Axis("query"), Axis("query")), "bool"),
+    "learned": Input("learned", (Axis("token"),), grad=True),
 }
 OPTIONS: dict[str, int | float | bool | Runtime] = {
     "size": 5,
@@ -95,9 +98,18 @@ BAD: list[tuple[str, str, int, str]] = [
     ("score", "score + temp[k]", 14, "wrong index of temp: write temp or temp[h]"),
     ("score", "score + left[k]", 14, "wrong index of left: write left or left[b, q]"),
     ("score", "score + count[0]", 15, "wrong index of count: count has no axes: write count"),
-    ("score", "score + bonus", 9, "bonus has a token axis: write bonus[q] or bonus[k]"),
-    ("score", "score + bonus[q, k]", 9, "bonus has a token axis: write bonus[q] or bonus[k]"),
-    ("score", "bonus[q - 1]", 7, "an index other than q or k is not supported yet: write bonus[q] or bonus[k]"),
+    ("score", "score + bonus", 9, "bonus needs an index: write bonus[q] or bonus[k]"),
+    ("score", "score + bonus[q, k]", 9, "wrong index of bonus: write bonus[q] or bonus[k]"),
+    ("score", "bonus[q - 1]", 7, "bonus[q - 1] reaches before the first token: write bonus[max(q - 1, 0)]"),
+    ("score", "bonus[2 * k]", 7, "bonus[2 * k] reaches past the last token: write bonus[min(2 * k, k_len - 1)]"),
+    ("score", "learned[max(k - 1, 0)]", 9, "learned has a gradient: its token axis is read at q and k only: "
+     "write learned[q] or learned[k]"),
+    ("score", "table", 1, "table needs an index: write table[an index]"),
+    ("score", "table[b, 3]", 7, "wrong index of table: write table[an index]"),
+    ("score", "table[q / 2]", 7, "an index of table is a whole number: write floor(...)"),
+    ("score", "table[k < q]", 7, "expected a number, got a condition: an index is a number"),
+    ("score", "table[floor(score)]", 7, "an index cannot hang on the score: it has no slope"),
+    ("mask", "square", 1, "square needs an index: write square[q, k]"),
     ("score", "score[q]", 1, "score is not an input: it cannot be indexed"),
     ("score", "(score)[q:k]", 1, "score is not an input: it cannot be indexed"),
     ("score", "bonus[q:k]", 7, "a slice is not part of the language"),
@@ -169,6 +181,7 @@ def test_indices_that_mean_the_axis_itself_are_dropped() -> None:
     assert good("score * temp[h]") == good("score * temp")
     assert good("score + left[b, q]") == good("score + left")
     assert good("flag[k]", "mask") == good("flag", "mask")
+    assert good("table[h, k % 8]") == good("table[k % 8]")
 
 
 def test_options_are_filled_in() -> None:

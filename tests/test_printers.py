@@ -132,6 +132,7 @@ def expected(node: Node) -> list[Any]:
 @pytest.mark.parametrize("case", CASES)
 def test_torch_text_computes_what_python_computes(case: str) -> None:
     scope: dict[str, Any] = {"torch": torch, "math": math, "dtype": torch.float64} | SCALARS
+    scope["_whole_floor"] = lambda x: torch.floor(x).long()
     for name, values in VALUES.items():
         scope[name] = torch.tensor(values, dtype=torch.float64 if name == "score" else None)
     text = printers.torch(CASES[case], lambda leaf: str(leaf.value))

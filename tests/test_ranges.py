@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from attnforge.evaluation import evaluate
 from attnforge.expression import Node
-from attnforge.ranges import Span, evaluate, spans
+from attnforge.ranges import Span, spans
 
 INPUTS = {"prefix": ("batch",), "limit": ("batch", "head"), "flag": ("head",), "at_q": ("batch", "query"),
           "at_k": ("batch", "key"), "at_both": ("batch", "query", "key")}  # fmt: skip

@@ -28,10 +28,23 @@ VARIANTS: dict[str, str] = {
     "softcap": "mask: [causal]\nscore: [softcap: {cap: 2.0}]",
     "alibi": "mask: [causal]\nscore: [alibi]",
     "log_decay": "mask: [causal]\nscore: [log_decay]",
+    "chunked": "mask: [chunked: {size: 5}]",
+    "dilated": "mask: [causal, dilated: {stride: 3}]",
+    "first_tokens": "mask: [any: [sliding_window: {size: 3}, global_tokens: {count: 2}]]",
+    "local_2d": "mask: [local_2d: {width: 4, radius: 1}]",
+    "segments": "mask: [causal, segments]",
+    "tree": "mask: [tree]",
+    "block_sparse": "mask: [block_sparse: {block: 3}]",
+    "bias": "mask: [causal]\nscore: [bias]",
+    "relative_bias": "score: [relative_bias: {buckets: 12, max_distance: 10}]",
+    "relative_bias_default": "score: [relative_bias]",
+    "relative_bias_causal": "mask: [causal]\n"
+    "score: [relative_bias: {buckets: 8, max_distance: 9, bidirectional: false}]",
     "several": "rope: {layout: half}\nmask: [causal, sliding_window: {size: 7}]\nscore: [softcap: {cap: 3.0}, alibi]",
     "rope_half": "rope: {layout: half}\nmask: [causal]",
     "rope_interleaved": "rope: {layout: interleaved, dims: 4}",
 }
+LEARNED = ("log_decay", "bias", "rel_bias")
 READ_AT_BOTH = {"log_decay", "rope_half", "rope_interleaved", "several"}
 
 
@@ -59,7 +72,7 @@ def reference(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., A
 
 def keywords(document: str, q: torch.Tensor, k: torch.Tensor) -> dict[str, Any]:
     """Random tensors for the keywords of the named terms in a variant."""
-    (B, _, Hq, D), Tk = q.shape, k.shape[1]
+    (B, Tq, Hq, D), Tk = q.shape, k.shape[1]
     loaded = yaml.safe_load(document) or {}
     dims = (loaded.get("rope") or {}).get("dims", D)
     angles = torch.rand(Tk + 2, dims // 2, dtype=torch.float64) * 6
@@ -67,6 +80,18 @@ def keywords(document: str, q: torch.Tensor, k: torch.Tensor) -> dict[str, Any]:
         "rope": {"cos": angles.cos(), "sin": angles.sin()},
         "runtime": {"window": 6},
         "prefix_lm": {"prefix_len": torch.randint(0, Tk, (B,))},
+        "segments": {
+            "q_segments": torch.randint(0, 3, (B, Tq)).sort().values,
+            "k_segments": torch.randint(0, 3, (B, Tk)).sort().values,
+        },
+        "tree": {"tree_mask": torch.rand(B, Tq, Tq) > 0.4},
+        "block_sparse": {"block_mask": torch.rand(1, Hq, -(-Tq // 3), -(-Tk // 3)) > 0.4},
+        "score: [bias": {"bias": torch.randn(B, Hq, Tq, Tk, dtype=torch.float64)},
+        "relative_bias": {
+            "rel_bias": torch.randn(Hq, 32 if "buckets" not in document else 12, dtype=torch.float64)[
+                :, : 8 if "false" in document else None
+            ]
+        },
         "log_decay": {"log_decay": -torch.rand(B, Tk, Hq, dtype=torch.float64)},
     }
     return {name: x for word, found in known.items() if word in document for name, x in found.items()}
@@ -86,9 +111,8 @@ def test_reference_is_the_formula(variant: str, sizes: tuple[int, int], referenc
     document = VARIANTS[variant]
     q, k, v = operands(*sizes)
     x = keywords(document, q, k)
-    learned = [q, k, v]
-    if "log_decay" in x:
-        learned.append(x["log_decay"].requires_grad_())
+    x |= {name: x[name].requires_grad_() for name in LEARNED if name in x}
+    learned = [q, k, v, *(x[name] for name in LEARNED if name in x)]
     results = []
     for out, lse in (
         reference(q, k, v, **x, return_lse=True),

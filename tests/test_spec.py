@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from attnforge import ranges, resources, spec
+from attnforge import resources, spec
 from attnforge.errors import SpecError
+from attnforge.evaluation import evaluate
 from attnforge.expression import Node
 from attnforge.spec import RuntimeOption, Spec
 
@@ -61,9 +62,9 @@ def test_everything_a_spec_says_arrives(tmp_path: Path) -> None:
     # keywords come in the order in which the terms read them
     assert [i.name for i in loaded.inputs] == ["temp", "bonus"]
     assert loaded.inputs[0].default == Node("num", (), 1.5)
-    assert ranges.evaluate(loaded.scores[1].score, {"score": 2.0}) == pytest.approx(5 * math.tanh(0.4))
+    assert evaluate(loaded.scores[1].score, {"score": 2.0}) == pytest.approx(5 * math.tanh(0.4))
     keep = loaded.masks[1].keep
-    assert [ranges.evaluate(keep, {"q": 1, "k": k}) for k in range(5)] == [True, True, False, True, True]
+    assert [evaluate(keep, {"q": 1, "k": k}) for k in range(5)] == [True, True, False, True, True]
 
 
 def test_a_terms_folder_beside_the_spec_comes_first(tmp_path: Path) -> None:
@@ -71,7 +72,7 @@ def test_a_terms_folder_beside_the_spec_comes_first(tmp_path: Path) -> None:
     own = 'name: causal\nkind: mask\ndescription: Mine.\noptions:\n  by: {type: int, default: 2}\nkeep: "k + by <= q"\n'
     (tmp_path / "terms" / "causal.yaml").write_text(own)
     keep = load(tmp_path, "mask: [causal]\n").masks[0].keep
-    assert [ranges.evaluate(keep, {"q": 4, "k": k}) for k in (2, 3)] == [True, False]
+    assert [evaluate(keep, {"q": 4, "k": k}) for k in (2, 3)] == [True, False]
 
 
 def test_a_wrong_term_file_is_told_with_its_own_place(tmp_path: Path) -> None:
@@ -134,7 +135,7 @@ def test_alibi_slopes_are_the_published_ones(heads: int) -> None:
     power = 2 ** math.floor(math.log2(heads))
     expected = [2 ** (-8 * (i + 1) / power) for i in range(power)]
     expected += [2 ** (-8 * (i + 1) / (2 * power)) for i in range(0, 2 * (heads - power), 2)]
-    found = [ranges.evaluate(default, {"h": h, "heads": heads}) for h in range(heads)]
+    found = [evaluate(default, {"h": h, "heads": heads}) for h in range(heads)]
     assert found == pytest.approx(expected, rel=1e-12)
 
 
@@ -153,4 +154,4 @@ def test_masks_joined_within_masks_are_told_not_a_crash(tmp_path: Path) -> None:
 
 def test_an_expression_on_several_lines(tmp_path: Path) -> None:
     keep = load(tmp_path, "mask:\n  - expr: |\n      k <= q\n      and k > 3\n").masks[0].keep
-    assert [ranges.evaluate(keep, {"q": 5, "k": k}) for k in (3, 4)] == [False, True]
+    assert [evaluate(keep, {"q": 5, "k": k}) for k in (3, 4)] == [False, True]

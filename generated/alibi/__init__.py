@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1c239f3a2cca82af
-#   text hash     bc9f746d23e2633a
+#   content hash  c7c6bbcfdd9719a4
+#   text hash     5cd05682930bfa0b
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1c239f3a2cca82af
-#   text hash     213a4f1fdaf18f19
+#   content hash  c7c6bbcfdd9719a4
+#   text hash     d4b27105e6f0e218
 #   render with   attnforge render specs/alibi.yaml
 """The kernels: Causal attention with linear biases, one slope a head.
 

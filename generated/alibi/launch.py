@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1c239f3a2cca82af
-#   text hash     3506b1d509275fd5
+#   content hash  c7c6bbcfdd9719a4
+#   text hash     5f2efaef2b491fd5
 #   render with   attnforge render specs/alibi.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -158,7 +158,7 @@ def _differentiate(
 
         def launch(block_m, block_n, warps, stages):
             nonlocal slopes_sum
-            slopes_sum = lse.new_zeros(q.shape[0], q.shape[2], triton.cdiv(q.shape[1], block_m))
+            slopes_sum = lse.new_zeros(q.shape[0], q.shape[-2], triton.cdiv(q.shape[1], block_m))
             kernels.backward_dq[q.shape[0] * q.shape[-2], triton.cdiv(q.shape[1], block_m)](
                 q_desc=_tiles(q, block_m, block_d),
                 k_desc=_tiles(k, block_n, block_d),

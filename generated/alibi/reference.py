@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1c239f3a2cca82af
-#   text hash     223a380370426330
+#   content hash  c7c6bbcfdd9719a4
+#   text hash     a1a5e780ad8bb796
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

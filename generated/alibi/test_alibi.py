@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1c239f3a2cca82af
-#   text hash     bb3f214ca391b091
+#   content hash  c7c6bbcfdd9719a4
+#   text hash     2b71bbf1481d38e1
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

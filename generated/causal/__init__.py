@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c0d6f7dbc26e047f
-#   text hash     2edd9f3bc668a153
+#   content hash  733fa8303b7ab8bc
+#   text hash     572e710cf24753f2
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c0d6f7dbc26e047f
-#   text hash     380b98410bc711a4
+#   content hash  733fa8303b7ab8bc
+#   text hash     9171fd4062e028a8
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

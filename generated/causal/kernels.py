@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c0d6f7dbc26e047f
-#   text hash     7ef31087acf02c4e
+#   content hash  733fa8303b7ab8bc
+#   text hash     60cc837ef76f7651
 #   render with   attnforge render specs/causal.yaml
 """The kernels: Causal attention with grouped heads.
 

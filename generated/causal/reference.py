@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c0d6f7dbc26e047f
-#   text hash     0926ccbe9771d228
+#   content hash  733fa8303b7ab8bc
+#   text hash     0a79e59678e4142f
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

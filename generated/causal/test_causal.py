@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c0d6f7dbc26e047f
-#   text hash     90b59266c4ef5bf1
+#   content hash  733fa8303b7ab8bc
+#   text hash     58c9f254ef700faa
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

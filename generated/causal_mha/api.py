@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  462a88f6200a8b09
-#   text hash     ed7df333328e26e4
+#   content hash  7c234806b43ab297
+#   text hash     d6e74b5ab42401fd
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

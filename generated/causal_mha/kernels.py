@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  462a88f6200a8b09
-#   text hash     95bdf334332bd061
+#   content hash  7c234806b43ab297
+#   text hash     cdcfb473299ae17f
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernels: Causal attention with as many key heads as query heads.
 

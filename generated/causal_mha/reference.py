@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  462a88f6200a8b09
-#   text hash     d035643b1e92d149
+#   content hash  7c234806b43ab297
+#   text hash     3540c52ded83b39d
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  446d4468d1e31225
-#   text hash     f4018fd5e8175f2f
+#   content hash  8fc780798554391c
+#   text hash     101b4b4d480ea3ed
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  446d4468d1e31225
-#   text hash     1c53b5aa43d9b08c
+#   content hash  8fc780798554391c
+#   text hash     0c54ca07c4946c7e
 #   render with   attnforge render specs/full.yaml
 """The kernels: Softmax attention without a mask.
 

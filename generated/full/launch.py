@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  446d4468d1e31225
-#   text hash     bb41a5ad55ab9f9e
+#   content hash  8fc780798554391c
+#   text hash     562f8808b81fb8e2
 #   render with   attnforge render specs/full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

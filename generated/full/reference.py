@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  446d4468d1e31225
-#   text hash     e1dcdbce1811201b
+#   content hash  8fc780798554391c
+#   text hash     35ac8560d4f0b493
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  446d4468d1e31225
-#   text hash     2e3a4da87901b77b
+#   content hash  8fc780798554391c
+#   text hash     7a8947929500b46b
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

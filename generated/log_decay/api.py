@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6441027c8e94f9fe
-#   text hash     2300d826dae44500
+#   content hash  05e5c519385bb238
+#   text hash     ae36b1cd0d8b70c8
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6441027c8e94f9fe
-#   text hash     66408d009a2e35f3
+#   content hash  05e5c519385bb238
+#   text hash     c05b33e5d5474b46
 #   render with   attnforge render specs/log_decay.yaml
 """The kernels: Causal attention that forgets by a decay learned for each token and head.
 
@@ -103,7 +103,7 @@ def store_rows(ptr, stride, x, first, count, WIDTH: tl.constexpr):
 
 @triton.jit
 def attend(
-    acc, m, l, q_tile, k_desc, v_desc, b, kv_h, k_start, k_len, scale, q_pos, log_decay_q, log_decay_base,
+    acc, m, l, q_tile, k_desc, v_desc, b, kv_h, k_start, k_len, scale, q_pos, log_decay_base, log_decay_q,
     log_decay_stride_token, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     PRECISION: tl.constexpr, MASKED: tl.constexpr
 ):  # fmt: skip
@@ -156,14 +156,14 @@ def forward(
     for i in tl.range(full_last, last):
         k_start = i * BLOCK_N
         acc, m, l = attend(
-            acc, m, l, q_tile, k_desc, v_desc, b, kv_h, k_start, k_len, scale, q_pos, log_decay_q,
-            log_decay_base, log_decay_stride_token, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, MASKED=True
+            acc, m, l, q_tile, k_desc, v_desc, b, kv_h, k_start, k_len, scale, q_pos, log_decay_base,
+            log_decay_q, log_decay_stride_token, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, MASKED=True
         )  # fmt: skip
     for i in tl.range(full_first, full_last):
         k_start = i * BLOCK_N
         acc, m, l = attend(
-            acc, m, l, q_tile, k_desc, v_desc, b, kv_h, k_start, k_len, scale, q_pos, log_decay_q,
-            log_decay_base, log_decay_stride_token, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, MASKED=False
+            acc, m, l, q_tile, k_desc, v_desc, b, kv_h, k_start, k_len, scale, q_pos, log_decay_base,
+            log_decay_q, log_decay_stride_token, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, MASKED=False
         )  # fmt: skip
 
     # rows without keys: 0, and an LSE of -inf
@@ -190,7 +190,7 @@ def backward_preprocess(
 @triton.jit
 def learn_from_queries(
     dk, dv, log_decay_k_sum, k_tile, v_tile, q_desc, dout_desc, lse_base, delta_base, b, h, q_start, q_len, k_len,
-    scale, k_pos, log_decay_k, log_decay_base, log_decay_stride_token, BLOCK_M: tl.constexpr,
+    scale, k_pos, log_decay_base, log_decay_k, log_decay_stride_token, BLOCK_M: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr
 ):  # fmt: skip
     """Adds what one tile of queries teaches a tile of keys."""
@@ -249,14 +249,14 @@ def backward_dkv(
             q_start = tl.where(i < left, first + i, full_last + i - left) * BLOCK_M
             dk, dv, log_decay_k_sum = learn_from_queries(
                 dk, dv, log_decay_k_sum, k_tile, v_tile, q_desc, dout_desc, lse_base, delta_base, b, h, q_start,
-                q_len, k_len, scale, k_pos, log_decay_k, log_decay_base, log_decay_stride_token, BLOCK_M, BLOCK_D,
+                q_len, k_len, scale, k_pos, log_decay_base, log_decay_k, log_decay_stride_token, BLOCK_M, BLOCK_D,
                 BLOCK_DV, PRECISION, MASKED=True
             )  # fmt: skip
         for i in tl.range(full_first, full_last):
             q_start = i * BLOCK_M
             dk, dv, log_decay_k_sum = learn_from_queries(
                 dk, dv, log_decay_k_sum, k_tile, v_tile, q_desc, dout_desc, lse_base, delta_base, b, h, q_start,
-                q_len, k_len, scale, k_pos, log_decay_k, log_decay_base, log_decay_stride_token, BLOCK_M, BLOCK_D,
+                q_len, k_len, scale, k_pos, log_decay_base, log_decay_k, log_decay_stride_token, BLOCK_M, BLOCK_D,
                 BLOCK_DV, PRECISION, MASKED=False
             )  # fmt: skip
         tl.store(log_decay_k_sum_ptr + (b.to(tl.int64) * Hq + h) * k_len + k_pos, log_decay_k_sum, mask=k_pos < k_len)
@@ -269,7 +269,7 @@ def backward_dkv(
 @triton.jit
 def learn_from_keys(
     dq, log_decay_q_sum, q_tile, dout_tile, lse, delta, k_desc, v_desc, b, kv_h, k_start, k_len, scale, q_pos,
-    log_decay_q, log_decay_base, log_decay_stride_token, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    log_decay_base, log_decay_q, log_decay_stride_token, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr
 ):  # fmt: skip
     """Adds what one tile of keys teaches a tile of queries."""
@@ -325,14 +325,14 @@ def backward_dq(
         k_start = i * BLOCK_N
         dq, log_decay_q_sum = learn_from_keys(
             dq, log_decay_q_sum, q_tile, dout_tile, lse, delta, k_desc, v_desc, b, kv_h, k_start, k_len, scale,
-            q_pos, log_decay_q, log_decay_base, log_decay_stride_token, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION,
+            q_pos, log_decay_base, log_decay_q, log_decay_stride_token, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION,
             MASKED=True
         )  # fmt: skip
     for i in tl.range(full_first, full_last):
         k_start = i * BLOCK_N
         dq, log_decay_q_sum = learn_from_keys(
             dq, log_decay_q_sum, q_tile, dout_tile, lse, delta, k_desc, v_desc, b, kv_h, k_start, k_len, scale,
-            q_pos, log_decay_q, log_decay_base, log_decay_stride_token, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION,
+            q_pos, log_decay_base, log_decay_q, log_decay_stride_token, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION,
             MASKED=False
         )  # fmt: skip
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6441027c8e94f9fe
-#   text hash     ebd14da4511885fc
+#   content hash  05e5c519385bb238
+#   text hash     054f756ca4c6db53
 #   render with   attnforge render specs/log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6441027c8e94f9fe
-#   text hash     e00ed0d915d7773d
+#   content hash  05e5c519385bb238
+#   text hash     e872875d31824cca
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6441027c8e94f9fe
-#   text hash     75ce5ce9f6154b31
+#   content hash  05e5c519385bb238
+#   text hash     5b48dd0f6db22c50
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9aff81f850a08440
-#   text hash     db47fb01f023de9a
+#   content hash  3d0328b022c4c75f
+#   text hash     c98adb434b75e4de
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernels: Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9aff81f850a08440
-#   text hash     b504e4534e33ee5b
+#   content hash  3d0328b022c4c75f
+#   text hash     9282ee0a2883d41c
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

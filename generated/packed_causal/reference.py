@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9aff81f850a08440
-#   text hash     1f6efaa5d546d2a3
+#   content hash  3d0328b022c4c75f
+#   text hash     c9bd674d1ba2835f
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

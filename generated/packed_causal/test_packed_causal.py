@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9aff81f850a08440
-#   text hash     ff8d63aa4eaed321
+#   content hash  3d0328b022c4c75f
+#   text hash     5e8f78e12900e845
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  28ff7beadabbd61d
-#   text hash     f1a6fa73a178a07e
+#   content hash  d7c93033fb70c8af
+#   text hash     9b2658da4955e36c
 #   render with   attnforge render specs/packed_full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

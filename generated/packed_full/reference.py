@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  28ff7beadabbd61d
-#   text hash     ef76b1c3c59e27b7
+#   content hash  d7c93033fb70c8af
+#   text hash     9932aa522cacdd30
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  28ff7beadabbd61d
-#   text hash     b7d44a679b06b28e
+#   content hash  d7c93033fb70c8af
+#   text hash     b40f7cda694c80c3
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  421d995105c36bcc
-#   text hash     2e1ab1de4e4b8f18
+#   content hash  4c790c9c6aceb31c
+#   text hash     25f7b7b3aa7327ab
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  421d995105c36bcc
-#   text hash     88f5cc5f4f786387
+#   content hash  4c790c9c6aceb31c
+#   text hash     635e5e16b79ce413
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The kernels: Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 
@@ -104,7 +104,7 @@ def store_rows(ptr, stride, x, first, count, WIDTH: tl.constexpr):
 
 @triton.jit
 def attend(
-    acc, m, l, q_tile, k_desc, v_desc, k_offset, kv_h, k_start, k_len, scale, q_pos, log_decay_q, log_decay_base,
+    acc, m, l, q_tile, k_desc, v_desc, k_offset, kv_h, k_start, k_len, scale, q_pos, log_decay_base, log_decay_q,
     log_decay_stride_token, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     PRECISION: tl.constexpr, MASKED: tl.constexpr
 ):  # fmt: skip
@@ -166,14 +166,14 @@ def forward(
     for i in tl.range(full_last, last):
         k_start = i * BLOCK_N
         acc, m, l = attend(
-            acc, m, l, q_tile, k_desc, v_desc, k_offset, kv_h, k_start, k_len, scale, q_pos, log_decay_q,
-            log_decay_base, log_decay_stride_token, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, MASKED=True
+            acc, m, l, q_tile, k_desc, v_desc, k_offset, kv_h, k_start, k_len, scale, q_pos, log_decay_base,
+            log_decay_q, log_decay_stride_token, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, MASKED=True
         )  # fmt: skip
     for i in tl.range(full_first, full_last):
         k_start = i * BLOCK_N
         acc, m, l = attend(
-            acc, m, l, q_tile, k_desc, v_desc, k_offset, kv_h, k_start, k_len, scale, q_pos, log_decay_q,
-            log_decay_base, log_decay_stride_token, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, MASKED=False
+            acc, m, l, q_tile, k_desc, v_desc, k_offset, kv_h, k_start, k_len, scale, q_pos, log_decay_base,
+            log_decay_q, log_decay_stride_token, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, MASKED=False
         )  # fmt: skip
 
     # rows without keys: 0, and an LSE of -inf
@@ -204,7 +204,7 @@ def backward_preprocess(
 @triton.jit
 def learn_from_queries(
     dk, dv, log_decay_k_sum, k_tile, v_tile, q_desc, dout_desc, lse_base, delta_base, q_offset, h, q_start, q_len,
-    k_len, scale, k_pos, log_decay_k, log_decay_base, log_decay_stride_token, BLOCK_M: tl.constexpr,
+    k_len, scale, k_pos, log_decay_base, log_decay_k, log_decay_stride_token, BLOCK_M: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr
 ):  # fmt: skip
     """Adds what one tile of queries teaches a tile of keys."""
@@ -275,14 +275,14 @@ def backward_dkv(
             q_start = tl.where(i < left, first + i, full_last + i - left) * BLOCK_M
             dk, dv, log_decay_k_sum = learn_from_queries(
                 dk, dv, log_decay_k_sum, k_tile, v_tile, q_desc, dout_desc, lse_base, delta_base, q_offset, h,
-                q_start, q_len, k_len, scale, k_pos, log_decay_k, log_decay_base, log_decay_stride_token, BLOCK_M,
+                q_start, q_len, k_len, scale, k_pos, log_decay_base, log_decay_k, log_decay_stride_token, BLOCK_M,
                 BLOCK_D, BLOCK_DV, PRECISION, MASKED=True
             )  # fmt: skip
         for i in tl.range(full_first, full_last):
             q_start = i * BLOCK_M
             dk, dv, log_decay_k_sum = learn_from_queries(
                 dk, dv, log_decay_k_sum, k_tile, v_tile, q_desc, dout_desc, lse_base, delta_base, q_offset, h,
-                q_start, q_len, k_len, scale, k_pos, log_decay_k, log_decay_base, log_decay_stride_token, BLOCK_M,
+                q_start, q_len, k_len, scale, k_pos, log_decay_base, log_decay_k, log_decay_stride_token, BLOCK_M,
                 BLOCK_D, BLOCK_DV, PRECISION, MASKED=False
             )  # fmt: skip
         tl.store(
@@ -297,7 +297,7 @@ def backward_dkv(
 @triton.jit
 def learn_from_keys(
     dq, log_decay_q_sum, q_tile, dout_tile, lse, delta, k_desc, v_desc, k_offset, kv_h, k_start, k_len, scale,
-    q_pos, log_decay_q, log_decay_base, log_decay_stride_token, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    q_pos, log_decay_base, log_decay_q, log_decay_stride_token, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr
 ):  # fmt: skip
     """Adds what one tile of keys teaches a tile of queries."""
@@ -363,14 +363,14 @@ def backward_dq(
         k_start = i * BLOCK_N
         dq, log_decay_q_sum = learn_from_keys(
             dq, log_decay_q_sum, q_tile, dout_tile, lse, delta, k_desc, v_desc, k_offset, kv_h, k_start, k_len,
-            scale, q_pos, log_decay_q, log_decay_base, log_decay_stride_token, BLOCK_N, BLOCK_D, BLOCK_DV,
+            scale, q_pos, log_decay_base, log_decay_q, log_decay_stride_token, BLOCK_N, BLOCK_D, BLOCK_DV,
             PRECISION, MASKED=True
         )  # fmt: skip
     for i in tl.range(full_first, full_last):
         k_start = i * BLOCK_N
         dq, log_decay_q_sum = learn_from_keys(
             dq, log_decay_q_sum, q_tile, dout_tile, lse, delta, k_desc, v_desc, k_offset, kv_h, k_start, k_len,
-            scale, q_pos, log_decay_q, log_decay_base, log_decay_stride_token, BLOCK_N, BLOCK_D, BLOCK_DV,
+            scale, q_pos, log_decay_base, log_decay_q, log_decay_stride_token, BLOCK_N, BLOCK_D, BLOCK_DV,
             PRECISION, MASKED=False
         )  # fmt: skip
 

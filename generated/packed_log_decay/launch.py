@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  421d995105c36bcc
-#   text hash     e32dd90d2615c829
+#   content hash  4c790c9c6aceb31c
+#   text hash     1f15cec12a45b83b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  421d995105c36bcc
-#   text hash     0cf94ed9fb57bf17
+#   content hash  4c790c9c6aceb31c
+#   text hash     d20b82925bbf3330
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

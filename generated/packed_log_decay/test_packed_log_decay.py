@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  421d995105c36bcc
-#   text hash     7188971f4bf00e33
+#   content hash  4c790c9c6aceb31c
+#   text hash     a415622f2f58d4ab
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d40f1143c191b299
-#   text hash     3db11ce2464f49ef
+#   content hash  7ce69e0c010c5b2b
+#   text hash     c94f6506119c6e28
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d40f1143c191b299
-#   text hash     145d097e10541133
+#   content hash  7ce69e0c010c5b2b
+#   text hash     a4c5037fe56b4243
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

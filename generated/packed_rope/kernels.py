@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d40f1143c191b299
-#   text hash     aaa360369617ffca
+#   content hash  7ce69e0c010c5b2b
+#   text hash     ead06eb0dbf3d9b7
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernels: Causal attention with rotary embedding for sequences packed into one tensor.
 

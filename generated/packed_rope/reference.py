@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d40f1143c191b299
-#   text hash     69ea79474e440304
+#   content hash  7ce69e0c010c5b2b
+#   text hash     1d1b58618fccda20
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d40f1143c191b299
-#   text hash     2086fe059f16c9ad
+#   content hash  7ce69e0c010c5b2b
+#   text hash     2f7498806a14421c
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

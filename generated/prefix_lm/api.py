@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  976f6bab69fde911
-#   text hash     211690318d45d118
+#   content hash  2623bc4383989b84
+#   text hash     baf984b9a16a36cd
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

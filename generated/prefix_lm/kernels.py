@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  976f6bab69fde911
-#   text hash     5b36d7021bf37b33
+#   content hash  2623bc4383989b84
+#   text hash     d2e47010172bb0c0
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernels: Causal attention with a prefix, of each sequence's own length, that every query sees.
 

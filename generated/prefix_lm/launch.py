@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  976f6bab69fde911
-#   text hash     b513116520f66d87
+#   content hash  2623bc4383989b84
+#   text hash     d6be902303b3d7cf
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

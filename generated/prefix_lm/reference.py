@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  976f6bab69fde911
-#   text hash     8d314ba1145be6cc
+#   content hash  2623bc4383989b84
+#   text hash     8eda0b8c0008385a
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  976f6bab69fde911
-#   text hash     f2e69cab485ad8d6
+#   content hash  2623bc4383989b84
+#   text hash     709563c4f82769d7
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9a5c39cacad45266
-#   text hash     ae0e6d1c64b2ea8e
+#   content hash  358b674a0849cd2c
+#   text hash     afa39e45f120c04a
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

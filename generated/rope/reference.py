@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9a5c39cacad45266
-#   text hash     60f2b85067c19072
+#   content hash  358b674a0849cd2c
+#   text hash     8c3845b5dc0e65ee
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9a5c39cacad45266
-#   text hash     4ceb0267daa39f11
+#   content hash  358b674a0849cd2c
+#   text hash     dad1105a73b28f09
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d45a6638cdaa3312
-#   text hash     2ef9c683b534fcb7
+#   content hash  a08d478580c451fb
+#   text hash     411f8f5864d2f846
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

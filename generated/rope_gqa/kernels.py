@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d45a6638cdaa3312
-#   text hash     a6e33b610bd88063
+#   content hash  a08d478580c451fb
+#   text hash     b0fc08b09ab535ed
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads.
 

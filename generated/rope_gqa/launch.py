@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d45a6638cdaa3312
-#   text hash     df1bbf3908bf8c61
+#   content hash  a08d478580c451fb
+#   text hash     4585dd2b6aeb8a58
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

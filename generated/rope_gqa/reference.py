@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d45a6638cdaa3312
-#   text hash     009ae6c379b3a992
+#   content hash  a08d478580c451fb
+#   text hash     a4bb01c605999bb7
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

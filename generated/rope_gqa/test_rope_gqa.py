@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d45a6638cdaa3312
-#   text hash     775663f600ecf050
+#   content hash  a08d478580c451fb
+#   text hash     a911bc8fe5f8fdf4
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

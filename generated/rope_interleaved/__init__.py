@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c121c0cf2cd8f1fd
-#   text hash     96a4eaaad348731c
+#   content hash  e1ee56426783f6ab
+#   text hash     7927d9bbae917333
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c121c0cf2cd8f1fd
-#   text hash     c1914d94be6fe4f3
+#   content hash  e1ee56426783f6ab
+#   text hash     8e5465cab15f8f9c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c121c0cf2cd8f1fd
-#   text hash     7107d484d844395e
+#   content hash  e1ee56426783f6ab
+#   text hash     c5c8977dbe7cfb8a
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernels: Causal attention with rotary embedding of neighbouring components.
 

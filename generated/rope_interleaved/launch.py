@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c121c0cf2cd8f1fd
-#   text hash     caf2e23f5873ec90
+#   content hash  e1ee56426783f6ab
+#   text hash     2115fcd5634725de
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c121c0cf2cd8f1fd
-#   text hash     af6eaf25a0be4c54
+#   content hash  e1ee56426783f6ab
+#   text hash     305ce4fa1b3967c2
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c121c0cf2cd8f1fd
-#   text hash     00c2fe7f5969c50d
+#   content hash  e1ee56426783f6ab
+#   text hash     c44e36c54cd08089
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

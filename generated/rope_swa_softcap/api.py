@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  952431396256ef9c
-#   text hash     c1bc44542ce85b7c
+#   content hash  10e40e3a5e892af9
+#   text hash     1a9b5980c5eb2137
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

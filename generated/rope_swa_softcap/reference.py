@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  952431396256ef9c
-#   text hash     b77f97818bc6779b
+#   content hash  10e40e3a5e892af9
+#   text hash     28205f409a37dfb2
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  952431396256ef9c
-#   text hash     6291e3f534d98b85
+#   content hash  10e40e3a5e892af9
+#   text hash     fe3e1c2e24e86edf
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

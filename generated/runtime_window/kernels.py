@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1242a07d054904bd
-#   text hash     48585cf967e8be38
+#   content hash  f1308f6e8358d9df
+#   text hash     048863c183ef5921
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernels: Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1242a07d054904bd
-#   text hash     4f846a1a4ed27f70
+#   content hash  f1308f6e8358d9df
+#   text hash     343792d68134650c
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1242a07d054904bd
-#   text hash     172f6a2488e29997
+#   content hash  f1308f6e8358d9df
+#   text hash     cc020085cb5ff242
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6f6cb4fa80701341
-#   text hash     77ba34e67f665ec4
+#   content hash  9cd741d33c62512b
+#   text hash     1deafd9633671405
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6f6cb4fa80701341
-#   text hash     acd45208f290c62d
+#   content hash  9cd741d33c62512b
+#   text hash     858eaa15e26f8d3a
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernels: Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6f6cb4fa80701341
-#   text hash     eed9e1ab2579577d
+#   content hash  9cd741d33c62512b
+#   text hash     710bbceb63b12270
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

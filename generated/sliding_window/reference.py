@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6f6cb4fa80701341
-#   text hash     9db87220f94b0bb9
+#   content hash  9cd741d33c62512b
+#   text hash     cd8cff7540f22be9
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6f6cb4fa80701341
-#   text hash     7f4e0cb112f8b782
+#   content hash  9cd741d33c62512b
+#   text hash     86570268d55ee7e3
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

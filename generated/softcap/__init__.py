@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d9210bf1fb767687
-#   text hash     0f14011ec816c686
+#   content hash  89e3dd1bacb1ded0
+#   text hash     99f00f37df9ff470
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d9210bf1fb767687
-#   text hash     bec98f76f181447f
+#   content hash  89e3dd1bacb1ded0
+#   text hash     a308fd996cd5df7b
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

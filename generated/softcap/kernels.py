@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d9210bf1fb767687
-#   text hash     2862cad0aefb3ebc
+#   content hash  89e3dd1bacb1ded0
+#   text hash     28400659efec7977
 #   render with   attnforge render specs/softcap.yaml
 """The kernels: Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d9210bf1fb767687
-#   text hash     41911f64348bba7e
+#   content hash  89e3dd1bacb1ded0
+#   text hash     7cc49089d354d339
 #   render with   attnforge render specs/softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

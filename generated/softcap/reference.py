@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d9210bf1fb767687
-#   text hash     83901aa220a5a8eb
+#   content hash  89e3dd1bacb1ded0
+#   text hash     231cd26db3ca7f2f
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d9210bf1fb767687
-#   text hash     3fbe705d3a6407e7
+#   content hash  89e3dd1bacb1ded0
+#   text hash     cbbd5f51d01684c7
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -39,3 +39,13 @@ def constant(node: Node) -> int | float | bool | None:
     except (ArithmeticError, ValueError):
         return math.nan
     return math.nan if isinstance(result, complex) else result
+
+
+def chosen(node: Node) -> Node:
+    """The expression without the choices that literals settle, as options make them."""
+    args = tuple(map(chosen, node.args))
+    if node.op == "where" and (condition := constant(args[0])) is not None:
+        choice = args[1 if condition else 2]
+        if choice.type == node.type:
+            return choice
+    return Node(node.op, args, node.value, node.type, node.column)

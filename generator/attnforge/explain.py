@@ -8,9 +8,11 @@ from pathlib import Path
 
 import click
 
-from . import calculus, picture, plan, printers, ranges, walk
-from .binding import Side
+from . import calculus, picture, plan, printers, walk
+from .evaluation import evaluate
 from .expression import Node
+from .inputs import Axis
+from .leaves import Side
 from .printers import Text
 from .spec import Spec
 
@@ -82,11 +84,15 @@ def _derivatives(spec: Spec) -> str:
 def _keywords(spec: Spec) -> str:
     lines = []
     for a in plan.build(spec).arguments:
-        axes = f" ({', '.join(a.axes)})" if a.axes else ""
+        axes = f" ({', '.join(map(_axis, a.axes))})" if a.axes else ""
         facts = {"learned": a.grad, "read as its cumulative sum": a.scan, "may be left out": a.optional or a.default}
         notes = [a.doc.rstrip("."), *(name for name, holds in facts.items() if holds)]
         lines.append((f"{a.name}: {a.dtype} {a.kind}{axes}", ", ".join(filter(None, notes))))
     return _section("Keywords", lines)
+
+
+def _axis(axis: Axis) -> str:
+    return str(axis.size) if axis.kind == "size" else axis.kind if axis.per == 1 else f"{axis.kind} // {axis.per}"
 
 
 def _ranges(spec: Spec) -> str:
@@ -153,7 +159,7 @@ def tiles(spec: Spec, q_len: int, k_len: int, size: int) -> Iterator[list[str]]:
 
 
 def _bound(node: Node | None, env: dict[str, int]) -> float | None:
-    return None if node is None else ranges.evaluate(node, env)
+    return None if node is None else evaluate(node, env)
 
 
 def _print(node: Node) -> Text:

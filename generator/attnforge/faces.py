@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from .binding import View
+from .leaves import Leaf
 from .spec import Spec
 
 
@@ -37,6 +38,17 @@ class Kernel:
     def varying(self) -> tuple[str, ...]:
         """The parameters that the compiler must not bind itself to."""
         return tuple(p.name for p in self.parameters if p.varies)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The gradient of an input with a query and a key axis: its kernel, and how many batch entries and heads it has."""
+
+    leaf: Leaf
+    view: View
+    kernel: Kernel
+    batches: str
+    heads: str
 
 
 @dataclass(frozen=True)
@@ -108,7 +120,7 @@ class Faces:
                 Parameter("delta_ptr", "*fp32", "delta"),
                 *self._sizes(),
                 *self._given(self.by_key),
-                *(Parameter(f"{s.name}_ptr", "*fp32", s.name) for s in self.by_key.sums),
+                *(Parameter(f"{s.name}_ptr", "*fp32", s.name) for s in self.by_key.learned),
                 *self._constants("GROUP", "D", "DV", "BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "PRECISION"),
             ),
             self._step(self.by_key, names, self._backward_texts(self.by_key)),
@@ -127,7 +139,7 @@ class Faces:
                 Parameter("delta_ptr", "*fp32", "delta"),
                 *self._sizes(),
                 *self._given(self.by_query),
-                *(Parameter(f"{s.name}_ptr", "*fp32", s.name) for s in self.by_query.sums),
+                *(Parameter(f"{s.name}_ptr", "*fp32", s.name) for s in self.by_query.learned),
                 *self._constants("GROUP", "D", "BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "PRECISION"),
             ),
             self._step(self.by_query, names, self._backward_texts(self.by_query)),
@@ -200,12 +212,42 @@ class Faces:
             ),
         )
 
+    @cached_property
+    def pairs(self) -> tuple[Pair, ...]:
+        """The gradients of learned inputs that each score may have a value of its own of, a kernel for each."""
+        leaves = [leaf for leaf in self.by_query.leaves if leaf.input.grad and leaf.form == "pair"]
+        return tuple(self._pair(leaf) for leaf in leaves)
+
+    def _pair(self, leaf: Leaf) -> Pair:
+        view, given = View(self.spec, "q", leaf), leaf.input
+        places = {kind: i for i, kind in enumerate(given.kinds)}
+        batch = f"{given.name}.shape[{places['batch']}]" if "batch" in places else "1"
+        head = next((i for kind, i in places.items() if kind in ("head", "kv_head")), None)
+        heads = "1" if head is None else f"{given.name}.shape[{head}]"
+        kernel = Kernel(
+            f"backward_{given.name}",
+            (
+                *self._operands("q_desc", "k_desc", "v_desc", "dout_desc"),
+                Parameter(f"d{given.name}_ptr", "*fp32", f"{leaf.name}_sum"),
+                Parameter("lse_ptr", "*fp32", "lse"),
+                Parameter("delta_ptr", "*fp32", "delta"),
+                *self._sizes(),
+                Parameter("all_batches", "i32", "q.shape[0]"),
+                Parameter("own_batches", "i32", batch),
+                Parameter("own_heads", "i32", heads),
+                *self._given(view),
+                *self._constants("GROUP", "BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "PRECISION"),
+            ),
+        )
+        return Pair(leaf, view, kernel, batch, heads)
+
     @property
     def kernels(self) -> tuple[Kernel, ...]:
         """All kernels of the package."""
         found = (self.forward, self.delta, self.dkv, self.dq)
         return (
             found
+            + tuple(pair.kernel for pair in self.pairs)
             + ((self.rotate,) if self.spec.rope else ())
             + ((self.scan,) if any(i.scan for i in self.spec.inputs) else ())
         )
@@ -258,13 +300,15 @@ class Faces:
         place = ("k_offset" if by_query else "q_offset") if self.spec.packed else "b"
         where = (self.kv, "k_start", "k_len") if by_query else ("h", "q_start", "q_len", "k_len")
         known = (*own, place, *where, "scale" if self.spec.scores else "units")
-        inside = ("k_pos",) if by_query else ("q_pos", "q_first")
-        texts = [*texts, *(line.text for line in view.keep), *view.loads("step")]
+        inside = ("k_pos",) if by_query else ("row", "q_pos", "q_first")
+        texts = [*texts, *(line.text for line in view.keep), *view.loads("step"), *view.loads("mask")]
         blocks = ("BLOCK_N" if by_query else "BLOCK_M", "BLOCK_D", "BLOCK_DV", "PRECISION", "MASKED")
-        return (*known, *view.passed(texts, {*known, *inside}), *blocks)
+        made = {line.split(" = ")[0] for site in ("step", "mask") for line in view.loads(site)}
+        sums = [name for s in view.tables for name in (f"{s.name}_ptr", f"{s.name}_row")]
+        return (*known, *view.passed(texts, {*known, *inside, *made}, ("slot", *sums)), *blocks)
 
     def _backward_texts(self, view: View) -> list[str]:
-        found = []
+        found = list(view.added)
         for term in view.terms:
             found += [term.value, *(text for _, text in term.before)]
         return found

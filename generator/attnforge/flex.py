@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from . import printers
 from .expression import Node
+from .inputs import Axis, Input
 from .plan import Argument
-from .spec import Input, Spec
+from .spec import Spec
 
-_ROWS = frozenset({"query", "key", "token"})
 _KV_HEAD = "h // (heads // kv_heads)"
 # names inside the two functions, in the order of their definition
 _PLACES = {"q_pos": "q_idx + shift", "kv_h": _KV_HEAD}
@@ -34,6 +34,8 @@ _FACTS = {
     "dtype": ("torch.dtype", "dtype"),
 }
 _KEEP = Node("local", (), "keep", "bool")
+_SHIFT = Node("option", (), "shift", "int")
+_ZERO, _ONE = Node("num", (), 0, "int"), Node("num", (), 1, "int")
 
 
 class Inexpressible(Exception):
@@ -71,7 +73,7 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Flex:
     score, mask = _placed(score, spec), _placed(mask, spec)
     prepare = [line for given in spec.inputs if given.axes for line in _prepared(given, spec)]
     words = _words((*score, *mask, *prepare, *(a.default or "" for a in taken)))
-    seen = _words(mask) | {axis for i in spec.inputs if i.name in _words(mask) for axis in i.axes}
+    seen = _words(mask) | {axis for i in spec.inputs if i.name in _words(mask) for axis in i.kinds}
     return Flex(
         arguments=taken,
         facts=tuple((name, *fact) for name, fact in _FACTS.items() if name in words),
@@ -81,7 +83,7 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Flex:
         mask=tuple(mask),
         mask_batch="q.shape[0]" if not spec.packed and {"b", "batch"} & seen else "None",
         mask_heads="q.shape[-2]" if {"h", "head"} & seen else "None",
-        read_at_both=tuple(i.name for i in spec.inputs if "token" in i.axes),
+        read_at_both=tuple(i.name for i in spec.inputs if "token" in i.kinds),
         words=frozenset(words),
     )
 
@@ -107,7 +109,7 @@ def _placed(lines: Sequence[str], spec: Spec) -> list[str]:
 
 def _bound(node: Node, spec: Spec) -> Node:
     """An expression with the lengths of packed sequences as tensors, as each has its own."""
-    node = printers.with_numbers(node, {i.name for i in spec.inputs if not i.axes})
+    node = printers.with_numbers(printers.fold(node), {i.name for i in spec.inputs if not i.axes})
     return _with_lengths(node) if spec.packed else node
 
 
@@ -136,17 +138,15 @@ class _Leaf:
         self.repeated: dict[str, str] = {}  # local names of score_mod
         self._viewed: dict[Node, str] = {}
         self._named: dict[Node, str] = {}
-        self._taken = {*self.inputs, *(o.keyword for o in spec.options)}
         found = Counter(n for s in scores for n in s.walk() if n.op == "input" and self.inputs[str(n.value)].grad)
         for name in dict.fromkeys(str(node.value) for node in found):
             reads = [node for node in found if node.value == name]
             if len(reads) > 1:
-                names = [self._free(f"{name}_{_ending(node)}") for node in reads]
-                self._viewed |= zip(reads, names, strict=True)
-                self.views += [f"{view} = {name}.view_as({name})" for view in names]
+                self._viewed |= {node: f"{name}_{_ending(node, i)}" for i, node in enumerate(reads, 1)}
+                self.views += [f"{self._viewed[node]} = {name}.view_as({name})" for node in reads]
         for node, count in found.items():
             if count > 1:
-                local = self._free(f"{self._viewed.get(node, node.value)}_here")
+                local = f"{self._viewed.get(node, node.value)}_at"
                 self.repeated[local] = self._read(node)
                 self._named[node] = local
 
@@ -159,52 +159,84 @@ class _Leaf:
         places = {"b": "sequence", "q": "q_pos", "k": "k_pos"} if self.packed else {"q": "q_pos", "k": "kv_idx"}
         return places.get(name, name)
 
-    def _free(self, name: str) -> str:
-        while name in self._taken:
-            name += "_"
-        self._taken.add(name)
-        return name
-
     def _read(self, node: Node) -> str:
         given, written = self.inputs[str(node.value)], list(node.args)
         places = {"batch": "b", "head": "h", "kv_head": "kv_h", "query": "q_idx", "key": "kv_idx"}
         if self.packed:
             places["batch"] = "sequence"
-        axes = given_axes(given, self.packed)
-        texts = [places[axis] if axis in places else self._token(written.pop(0)) for axis in axes]
+        texts = []
+        for i, axis in enumerate(given.axes):
+            if i in given.written:
+                texts.append(self._index(axis, written.pop(0)))
+            elif axis in given_axes(given, self.packed):
+                texts.append(places[axis.kind] + (f" // {axis.per}" if axis.per != 1 else ""))
         return f"{self._viewed.get(node, given.name)}[{', '.join(texts)}]"
 
-    def _token(self, index: Node) -> str:
-        if index.op == "var" and index.value == "k":
-            return "kv_idx"
-        return f"first + {self(index)}" if self.packed else self(index)
+    def _index(self, axis: Axis, index: Node) -> str:
+        """An index that stands in the spec, clamped into its axis where it may leave it."""
+        own = {"token": ("q", "k"), "query": "q", "key": "k"}.get(axis.kind, ())
+        if index.op == "var" and index.value in own:
+            if index.value == "k":
+                return "kv_idx"
+            return "q_idx" if axis.kind == "query" else f"first + {self(index)}" if self.packed else self(index)
+        if axis.kind == "query":
+            index = _int("-", index, _SHIFT)
+        last = Node("num", (), int(axis.size) - 1, "int")
+        if axis.kind != "size":
+            last = _int("-", Node("var", (), "q_len" if axis.kind == "query" else "k_len", "int"), _ONE)
+        if self.packed and axis.kind == "token":
+            return f"first + {printers.torch(_with_lengths(_clamped(index, last)), self)}"
+        if printers.is_scalar(index):
+            # among tensors, a number is no index for vmap
+            return f"torch.full_like(kv_idx, {printers.torch(printers.fold(_clamped(index, last)), self)})"
+        return f"{printers.torch(index, self, atom=True)}.clamp(0, {printers.torch(last, self)})"
 
 
-def _ending(read: Node) -> str:
+def _int(op: str, *args: Node) -> Node:
+    return Node(op, args, None, "int")
+
+
+def _clamped(index: Node, last: Node) -> Node:
+    return _int("min", _int("max", index, _ZERO), last)
+
+
+def _ending(read: Node, number: int) -> str:
     """What tells a read of an input from its others."""
-    return str(read.args[0].value) if read.args and read.args[0].op == "var" else "at"
+    position = read.args[0] if len(read.args) == 1 else None
+    return str(position.value) if position is not None and position.op == "var" else f"at{number}"
 
 
-def given_axes(given: Input, packed: bool) -> tuple[str, ...]:
+def given_axes(given: Input, packed: bool) -> tuple[Axis, ...]:
     """The axes that the user gives: rows of packed sequences stand in one axis, without a batch."""
-    return tuple(a for a in given.axes if a != "batch") if packed and _ROWS & set(given.axes) else given.axes
+    return tuple(a for a in given.axes if a.kind != "batch") if packed and given.rows else given.axes
 
 
 def _prepared(given: Input, spec: Spec) -> Iterable[str]:
     """Statements that turn an input into what the functions index."""
+    text = given.name
+    if given.pairs:
+        # as in any broadcast, leading axes may be missing
+        text += f"[(None,) * ({len(given.axes)} - {given.name}.dim())]"
+    if given.dtype == "float":
+        text += ".to(dtype)"
     axes = given_axes(given, spec.packed)
-    text = given.name + (".to(dtype)" if given.dtype == "float" else "")
+    kinds = [axis.kind for axis in axes]
     if given.scan and spec.packed:
-        at = axes.index("token")
+        at = kinds.index("token")
         where = f", {at}" if at else ""
         parts = f"{text}.split(length_k.tolist(){where})"
         text = f"torch.cat([tokens.cumsum({at}) for tokens in {parts}]{where})"
     elif given.scan:
-        text += f".cumsum({axes.index('token')})"
-    sizes = {"batch": "batch", "head": "heads", "kv_head": "kv_heads"}
-    sizes |= {"batch": "len(length_q)"} if spec.packed else {"query": "q_len", "key": "k_len"}
+        text += f".cumsum({kinds.index('token')})"
+    counts = {"batch": "batch", "head": "heads", "kv_head": "kv_heads"}
+    counts |= {"batch": "len(length_q)"} if spec.packed else {"query": "q_len", "key": "k_len"}
+    sizes = []
+    for i, axis in enumerate(given.axes):
+        if axis in axes:
+            count = counts.get(axis.kind, "-1") if i not in given.written else "-1"
+            sizes.append(count if axis.per == 1 else f"-(-{count} // {axis.per})")
     # an index does not broadcast an axis of size 1
-    if set(axes) & set(sizes):
-        text += f".expand({', '.join(sizes.get(axis, '-1') for axis in axes)})"
+    if set(sizes) != {"-1"}:
+        text += f".expand({', '.join(sizes)})"
     if text != given.name:
         yield f"{given.name} = {text}"

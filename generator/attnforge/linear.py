@@ -11,7 +11,8 @@ from typing import Literal
 
 from .expression import Node
 
-_PER_HEAD = frozenset({"batch", "head", "kv_head"})  # axes along which a whole tile stands at one place
+# axes along which a whole tile stands at one place, of a table where its index does
+_STILL = frozenset({"batch", "head", "kv_head", "size"})
 _COUNTS = frozenset({"q_len", "k_len", "b", "h", "kv_h", "heads"})
 _MARGIN = 2**29  # positions and scalars stay within 2**28, so this is beyond every sum of two of them
 
@@ -164,7 +165,7 @@ class Tile:
         for n in node.walk():
             if n.op == "var" and n.value in (self.sought, "score"):
                 return True
-            if n.op == "input" and not (n.value in self.inputs and _PER_HEAD.issuperset(self.inputs[str(n.value)])):
+            if n.op == "input" and not (n.value in self.inputs and _STILL.issuperset(self.inputs[str(n.value)])):
                 return True
         return False
 

@@ -18,22 +18,24 @@ CALL = frozenset(
 # what the generated files call their own values
 _LOCAL = frozenset(
     """
-    acc add_product angles annotations attend attention backward batch block block_d block_dv block_half block_m
-    block_n block_t case contextlib count ctx cuts_k cuts_q dataclass delta device dims dk dlse dout dp dq ds
-    dtype dv field first first_row forward found full full_first full_last generator got grad gradients grads h
-    heads hi i inputs inside itertools json k_desc k_end k_first k_last k_len k_offset k_pos k_start k_tile
-    k_total keep kernels key key_tiles kv_h kv_heads l last launch learn_from_keys learn_from_queries left length
-    lengths lens lo load_rows load_vector log2_lse longest low lse lse_dtype lses m m_new make math names need
-    numbers os out out_dtype output outs p pair pivot position pytest q_desc q_end q_first q_last q_len q_offset
-    q_pos q_start q_tile q_total query query_tiles reference replace result rotate rounds_to row rows scaled scan
-    self sequence shape shift shrink sizes slope span speeds stages step store_rows stream stride sums tensors
-    test tile tiles tl token tokens top torch total triton turned units upstream value visible wanted warps weight
-    whole_tiles
+    acc add_by_entry add_by_row_and_entry add_product all_batches angles annotations attend attention backward
+    batch batches block block_d block_dv block_half block_m block_n block_t case contextlib count ctx cuts_k
+    cuts_q dataclass delta device dims dk dlse dout dp dq ds dtype dv field first first_row forward found full
+    full_first full_last generator got grad gradients grads h heads hi i inputs inside itertools json k_desc
+    k_end k_first k_last k_len k_offset k_pos k_start k_tile k_total keep kernels key key_tiles kv_h kv_heads l
+    last launch learn_from_keys learn_from_queries left length lengths lens lo load_pairs load_rows load_vector
+    log2_lse longest low lse lse_dtype lses m m_new make math names need numbers os out out_dtype output outs
+    own_b own_batches own_h own_heads p pair pivot place places position pytest q_desc q_end q_first q_last
+    q_len q_offset q_pos q_start q_tile q_total query query_tiles reference replace result rotate rounds_to row
+    rows scaled scan self sequence shape shift shrink sizes slope slot span speeds stages step store_rows
+    stream stride sums tensors test tile tiles tl token tokens top torch total triton turned units upstream
+    value visible wanted warps weight whole_floor whole_tiles within
     """.split()  # noqa: SIM905
 )
 # what modules for other libraries call theirs
 _EXPORTED = frozenset(("create_block_mask", "flex_attention", "kv_idx", "mask_mod", "mods", "q_idx", "score_mod"))
-_ENDINGS = ("_ptr", "_desc", "_tile", "_base", "_sum", "_q", "_k", "_slope", "_turned")
+_ENDINGS = ("_ptr", "_desc", "_tile", "_base", "_sum", "_q", "_k", "_qk", "_slope", "_turned")
+_ENTRY = r".*_at\d*(_[a-z0-9]+)?"  # looked-up entries and their places
 _MODULES = frozenset(
     """
     api attnforge generated kernels launch math os reference test tests torch triton
@@ -53,7 +55,7 @@ def wrong_keyword(name: str) -> str | None:
         return f"{name!r} is a word of the expression language"
     if name in CALL:
         return f"{name!r} is a keyword that every generated function has"
-    if name in _LOCAL or name in _EXPORTED or "_stride_" in name or name.endswith(_ENDINGS):
+    if name in _LOCAL | _EXPORTED or "_stride_" in name or name.endswith(_ENDINGS) or re.fullmatch(_ENTRY, name):
         return f"{name!r} is a name of the generated code's own: choose another one"
     return None
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 from . import printers
 from .expression import Node
+from .indices import IMPLICIT
+from .inputs import ROW_AXES, Axis, Input
 from .plan import Argument
-from .spec import Input, Spec
+from .spec import Spec
 
 SCORE_AXES = ("batch", "head", "query", "key")
-IMPLICIT = ("batch", "head", "kv_head", "query", "key")
-ROWS = frozenset({"query", "key", "token"})  # axes that run over the tokens of packed sequences
 _PLACES = {"q": "q_pos", "k": "k_pos"}
 _LOCALS = {
     "batch": "q.shape[0]",
@@ -77,7 +77,7 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
     inputs = {i.name: i for i in spec.inputs}
     guarded = bool(spec.masks) and not all(_tame(term.score, inputs) for term in spec.scores)
     leaf = _Leaf(spec, inputs, guarded)
-    numbers = {i.name for i in spec.inputs if not i.axes}
+    numbers = {i.name for i in spec.inputs if not i.axes} | ({"b"} if spec.packed else set())
     keep: list[Line] = []
     for mask in spec.masks:
         node = printers.with_numbers(mask.keep, numbers)
@@ -102,7 +102,7 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
         full_axes={i.name: text for i in spec.inputs if (text := _full_axes(i, spec.packed))},
         samples={a.name: _sample(a, shapes, spec) for a in arguments},
         optional=tuple(a.name for a in arguments if a.optional or a.default),
-        token_axes=tuple(i.name for i in spec.inputs if "token" in i.axes),
+        token_axes=tuple(i.name for i in spec.inputs if "token" in i.kinds),
         sizes=_sizes(spec, shapes),
         docs={a.name: _doc(a, shapes) for a in arguments},
         description=quoted(spec.description),
@@ -116,7 +116,7 @@ def _sizes(spec: Spec, shapes: dict[str, str]) -> dict[str, str]:
         texts = {"B": "q.shape[0]", "Tq": "q.shape[1]", "Tk": "k.shape[1]"}
     texts |= {"Hq": "q.shape[-2]", "Hkv": "k.shape[-2]"}
     named = set(re.findall(r"\w+", " ".join(shapes.values())))
-    if any("token" in i.axes for i in spec.inputs):
+    if any("token" in i.kinds for i in spec.inputs):
         named |= {"Tq", "Tk", "Nq", "Nk"}
     named |= {"Tq", "Tk", "Nk"} if spec.rope else set()
     return {name: text for name, text in texts.items() if name in named}
@@ -146,14 +146,17 @@ def _sample(argument: Argument, shapes: dict[str, str], spec: Spec) -> str:
     if argument.dtype == "bool":
         return f"make.bools({shape})"
     if argument.dtype == "int":
-        rows = {"query", "key", "token"} & set(argument.axes)
-        return f"make.integers({shape}, {3 if rows else 'longest + 1'})"
+        return f"make.integers({shape}, {3 if _by_row(argument) else 'longest + 1'})"
     if argument.scan:
         return f"make.decays({shape})"
     if argument.default:
         return f"{argument.default} * (1 + make.floats({shape}) / 8)"
     # what all rows share may be multiplied by a distance: large ones would leave a softmax of one key
-    return f"make.floats({shape})" if ROWS & set(argument.axes) else f"make.floats({shape}) / 8"
+    return f"make.floats({shape})" if _by_row(argument) else f"make.floats({shape}) / 8"
+
+
+def _by_row(argument: Argument) -> bool:
+    return any(axis.kind in ROW_AXES for axis in argument.axes)
 
 
 def _one_line(text: str) -> str:
@@ -170,10 +173,8 @@ class _Leaf:
 
     def __call__(self, node: Node) -> str:
         name = str(node.value)
-        if node.op == "var":
-            return self._var(name)
         if node.op != "input":
-            return name
+            return self._var(name)
         given = self.inputs[name]
         text = self._read(given, node) if given.axes else name
         return f"visible({text})" if self.guarded and given.grad else text
@@ -187,31 +188,43 @@ class _Leaf:
         return _PLACES.get(name, name)
 
     def _read(self, given: Input, node: Node) -> str:
+        kinds = given.kinds
         # axes that stand in a score's own order broadcast by themselves
-        if not node.args and given.axes == tuple(axis for axis in SCORE_AXES if axis in given.axes):
-            return f"{given.name}[{_view(given.axes)}]"
-        if "token" in given.axes and "kv_head" not in given.axes:
+        if kinds == tuple(kind for kind in SCORE_AXES if kind in kinds) and all(axis.per == 1 for axis in given.axes):
+            return f"{given.name}[{_view(kinds)}]"
+        position = node.args[0] if len(node.args) == 1 else None
+        plain = position is not None and position.op == "var" and position.value in ("q", "k")
+        if "token" in kinds and plain and set(kinds) <= {"batch", "head", "token"}:
             return _row(given, str(node.args[0].value))
         self.gathered.add(given.name)
         written = list(node.args)
-        return f"{given.name}[{', '.join(self._index(axis, written) for axis in given.axes)}]"
+        places = (self._index(axis, written if i in given.written else None) for i, axis in enumerate(given.axes))
+        return f"{given.name}[{', '.join(places)}]"
 
-    def _index(self, axis: str, written: list[Node]) -> str:
-        if axis in IMPLICIT and axis not in ("query", "key"):
-            return {"batch": "b", "head": "h", "kv_head": "kv_h"}[axis]
-        if axis in ("query", "key"):
-            return "q_pos - (k_len - q_len)" if axis == "query" else "k_pos"
+    def _index(self, axis: Axis, written: list[Node] | None) -> str:
+        if written is None:
+            if axis.kind in ("query", "key"):
+                place = "k_pos" if axis.kind == "key" else "q_pos - (k_len - q_len)"
+                if axis.per == 1:
+                    return place
+                return f"{place} // {axis.per}" if axis.kind == "key" else f"({place}) // {axis.per}"
+            return IMPLICIT[axis.kind]
         node = written.pop(0)
+        if axis.kind == "query":
+            first = Node("-", (Node("var", (), "k_len", "int"), Node("var", (), "q_len", "int")), None, "int")
+            node = Node("-", (node, first), None, "int")
         text = printers.torch(node, self, atom=True)
-        if node.op == "var" and node.value in ("q", "k") and axis == "token":
+        if node.op == "var" and node.value in ("q", "k") and axis.kind == "token":
             return text
-        last = "k_len - 1" if axis == "token" else str(int(axis) - 1)
+        last = {"token": "k_len - 1", "key": "k_len - 1", "query": "q_len - 1"}.get(
+            axis.kind, str(int(axis.size or 0) - 1)
+        )
         return f"torch.as_tensor({text}).clamp(0, {last})" if printers.is_scalar(node) else f"{text}.clamp(0, {last})"
 
 
 def _row(given: Input, side: str) -> str:
     """An input read at a position, with the axes of a score: an index would be slow to differentiate."""
-    axes = [{"q": "query", "k": "key"}[side] if axis == "token" else axis for axis in given.axes]
+    axes = [{"q": "query", "k": "key"}[side] if kind == "token" else kind for kind in given.kinds]
     text = given.name
     if side == "q":
         text += f"[{':, ' * axes.index('query')}k_len - q_len :]"
@@ -231,48 +244,68 @@ def _view(axes: tuple[str, ...]) -> str:
 
 def _prepare(given: Input, gathered: bool) -> str:
     text = given.name
+    if given.pairs:
+        # as in any broadcast, leading axes may be missing
+        text += f"[(None,) * ({len(given.axes)} - {given.name}.dim())]"
     if given.dtype == "float":
         text += ".to(dtype)" if given.axes else ""
     if given.scan:
-        text += f".cumsum({given.axes.index('token')})"
+        text += f".cumsum({given.kinds.index('token')})"
     # an index does not broadcast an axis of size 1
-    if gathered and any(axis in IMPLICIT for axis in given.axes):
-        sizes = {"batch": "batch", "head": "heads", "kv_head": "kv_heads", "query": "q_len", "key": "k_len"}
-        text += f".expand({', '.join(sizes.get(axis, '-1') for axis in given.axes)})"
+    if gathered and any(kind in IMPLICIT for kind in given.kinds):
+        counts = {"batch": "batch", "head": "heads", "kv_head": "kv_heads", "query": "q_len", "key": "k_len"}
+        sizes = [
+            "-1"
+            if i in given.written
+            else counts[axis.kind]
+            if axis.per == 1
+            else f"-(-{counts[axis.kind]} // {axis.per})"
+            for i, axis in enumerate(given.axes)
+        ]
+        text += f".expand({', '.join(sizes)})"
     return text if text != given.name else ""
 
 
 def _slice(given: Input) -> str:
     """The part of an input that belongs to one packed sequence, with a batch axis of 1 where the input has one."""
     rows = {"query": "q_first:q_end", "key": "k_first:k_end", "token": "k_first:k_end"}
-    if not ROWS & set(given.axes):
-        if "batch" not in given.axes:
+    if not given.rows:
+        if "batch" not in given.kinds:
             return given.name
-        at = given.axes.index("batch")  # of size 1 it stands for all sequences
+        at = given.kinds.index("batch")  # of size 1 it stands for all sequences
         return f"{given.name}.narrow({at}, sequence % {given.name}.shape[{at}], 1)"
-    marks = ["None" if axis == "batch" else rows.get(axis, ":") for axis in given.axes]
+    marks = ["None" if kind == "batch" else rows.get(kind, ":") for kind in given.kinds]
     while marks and marks[-1] == ":":
         marks.pop()
     return f"{given.name}[{', '.join(marks)}]" if marks else given.name
 
 
-def _given_axes(given: Input, packed: bool) -> tuple[str, ...]:
+def _given_axes(given: Input, packed: bool) -> tuple[Axis, ...]:
     """The axes that the user gives: rows of packed sequences stand in one axis, without a batch."""
-    return tuple(a for a in given.axes if a != "batch") if packed and ROWS & set(given.axes) else given.axes
+    return tuple(a for a in given.axes if a.kind != "batch") if packed and given.rows else given.axes
 
 
 def _full_axes(given: Input, packed: bool) -> str:
     """Axes that must have their size: 1 stands for any size only where the place in a score is the index."""
-    broadcast = set(IMPLICIT) - (ROWS if packed else set())
-    full = [str(i) for i, axis in enumerate(_given_axes(given, packed)) if axis not in broadcast]
+    axes = _given_axes(given, packed)
+    missing = len(given.axes) - len(axes)
+    rows = ROW_AXES if packed else ()
+    full = [str(i) for i, axis in enumerate(axes) if axis.kind in rows or i + missing in given.written]
     return f"({', '.join(full)},)" if full else ""
 
 
 def _shape(given: Input, packed: bool) -> str:
-    sizes = {"batch": "B", "head": "Hq", "kv_head": "Hkv", "query": "Tq", "key": "Tk", "token": "Tk"}
+    counts = {"batch": "B", "head": "Hq", "kv_head": "Hkv", "query": "Tq", "key": "Tk", "token": "Tk"}
     if packed:
-        sizes |= {"batch": "S", "query": "Nq", "key": "Nk", "token": "Nk"}
-    texts = [sizes.get(axis, axis) for axis in _given_axes(given, packed)]
+        counts |= {"batch": "S", "query": "Nq", "key": "Nk", "token": "Nk"}
+    texts = [
+        str(axis.size)
+        if axis.kind == "size"
+        else counts[axis.kind]
+        if axis.per == 1
+        else f"-(-{counts[axis.kind]} // {axis.per})"
+        for axis in _given_axes(given, packed)
+    ]
     return f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"
 
 

@@ -11,17 +11,18 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from . import indices
 from .constants import constant
 from .errors import Problems
 from .expression import Node, Type
 from .syntax import Place, syntax
 
 if TYPE_CHECKING:
-    from .terms import Input
+    from .inputs import Input
 
 LARGEST, LARGEST_FLOAT = 2**28, 3.4e38  # of a whole number, and of what float32 holds
+LARGEST_TABLE = 2**16  # entries of an axis of a table
 TALLEST = 100  # levels of a tree: what joins many parts nests them
-IMPLICIT = {"batch": "b", "head": "h", "kv_head": "kv_h", "query": "q", "key": "k"}
 FLOAT_FUNCTIONS = ("exp", "log", "sqrt", "tanh", "sigmoid", "softplus", "sin", "cos")
 ARGUMENTS = {
     **dict.fromkeys(FLOAT_FUNCTIONS, 1),
@@ -125,7 +126,7 @@ class _Walk:
         node: Node | None = handler(tree)
         if node is None:
             return None
-        if _taller(node, TALLEST):
+        if taller(node, TALLEST):
             return self.fail(tree, f"this expression joins more than {TALLEST} parts")
         value = constant(node)
         if value is None or isinstance(value, bool):
@@ -205,28 +206,43 @@ class _Walk:
 
     def _input(self, tree: ast.expr, name: str, written: list[ast.expr]) -> Node | None:
         given = self.scope.inputs[name]
-        explicit = [axis for axis in given.axes if axis not in IMPLICIT]
-        right = (
-            f"{name}[{', '.join(IMPLICIT[axis] for axis in given.axes)}]" if not explicit else f"{name}[q] or {name}[k]"
-        )
-        if not explicit:
-            names = [index.id if isinstance(index, ast.Name) else None for index in written]
-            if written and names != [IMPLICIT[axis] for axis in given.axes]:
-                expected = f"write {name} or {right}" if given.axes else f"{name} has no axes: write {name}"
-                self.fail(written[0], f"wrong index of {name}: {expected}")
-                return None
-            return Node("input", (), given.name, given.dtype, tree.col_offset)
-        if len(written) != len(explicit):
-            self.fail(tree, f"{name} has a token axis: write {right}")
+        by_hand, right = given.written, indices.reading(given)
+        if len(written) == len(given.axes):
+            # all axes are named: those that need no index have to be named as they are
+            for i, axis in enumerate(given.kinds):
+                index = written[i]
+                if i not in by_hand and not (isinstance(index, ast.Name) and index.id == indices.IMPLICIT[axis]):
+                    return self.fail(index, f"wrong index of {name}: write {right}")
+            written = [written[i] for i in by_hand]
+        if len(written) != len(by_hand):
+            if not given.axes:
+                return self.fail(written[0], f"wrong index of {name}: {name} has no axes: write {name}")
+            what = f"wrong index of {name}" if written else f"{name} needs an index"
+            return self.fail(written[0] if written and not by_hand else tree, f"{what}: write {right}")
+        places = [self._index(given, i, index) for i, index in zip(by_hand, written, strict=True)]
+        if None in places:
             return None
-        index = written[0]
-        if isinstance(index, ast.Name) and index.id in ("q", "k"):
-            return Node(
-                "input", (Node("var", (), index.id, "int", index.col_offset),), given.name, given.dtype, tree.col_offset
-            )
-        if self.visit(index) is not None:
-            self.fail(index, f"an index other than q or k is not supported yet: write {right}")
-        return None
+        return Node("input", tuple(p for p in places if p), given.name, given.dtype, tree.col_offset)
+
+    def _index(self, given: Input, axis: int, tree: ast.expr) -> Node | None:
+        """The index of an axis, as a whole number."""
+        node = self.need_number(self.visit(tree), "an index is a number")
+        if node is None:
+            return None
+        if any(n.op == "var" and n.value == "score" for n in node.walk()):
+            return self.fail(tree, "an index cannot hang on the score: it has no slope")
+        found = indices.whole(node)
+        if found is None:
+            return self.fail(tree, f"an index of {given.name} is a whole number: write floor(...)")
+        kind = given.kinds[axis]
+        if kind != "token" or (found.op == "var" and found.value in ("q", "k")):
+            return found
+        if given.grad:
+            hint = f"write {given.name}[q] or {given.name}[k]"
+            return self.fail(tree, f"{given.name} has a gradient: its token axis is read at q and k only: {hint}")
+        text = (ast.get_source_segment(self.text, tree) or ast.unparse(tree)).strip()
+        why = indices.outside(given, text, found)
+        return self.fail(tree, why) if why else found
 
     def visit_UnaryOp(self, tree: ast.UnaryOp) -> Node | None:
         if type(tree.op) in _INSTEAD:
@@ -341,7 +357,8 @@ class _Walk:
         return result
 
 
-def _taller(node: Node, limit: int) -> bool:
+def taller(node: Node, limit: int) -> bool:
+    """Whether a tree has more levels than the limit; later steps walk down by recursion."""
     level = [node]
     for _ in range(limit):
         level = [arg for part in level for arg in part.args]

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
 from . import printers, tiles, walk
-from .binding import ROW_AXES, Sum, View, seen_axes
+from .binding import Sum, View
 from .expression import Node
 from .faces import Faces, Kernel
+from .inputs import Axis, Input
+from .leaves import seen_axes
 from .parser import LARGEST
-from .spec import Input, Spec
+from .spec import Spec
 from .walk import Walk
 
 
@@ -23,7 +26,7 @@ class Argument:
     name: str
     kind: Literal["tensor", "scalar"]
     dtype: Literal["float", "int", "bool"]
-    axes: tuple[str, ...] = ()  # of a tensor: batch, head, kv_head, query, key, token
+    axes: tuple[Axis, ...] = ()  # of a tensor
     grad: bool = False
     scan: bool = False
     optional: bool = False
@@ -31,6 +34,11 @@ class Argument:
     minimum: float | None = None
     maximum: float | None = None
     doc: str = ""
+
+    @property
+    def pairs(self) -> bool:
+        """Whether it has a query and a key axis: leading axes may be missing then."""
+        return {"query", "key"} <= {axis.kind for axis in self.axes}
 
 
 @dataclass(frozen=True)
@@ -47,11 +55,10 @@ class Pass:
     """A backward kernel as the host launches it."""
 
     kernel: Kernel
-    by_query: bool
-    heads: str  # text of the number of heads that programs are made for
+    grid: tuple[str, ...]
     condition: str  # whether some gradient that it makes is wanted
     made: tuple[str, ...]  # statements that make its outputs
-    partial: tuple[str, ...]  # sums with one value per program
+    partial: tuple[tuple[str, str], ...]  # sums with values of each program, and the statements' texts that make them
 
 
 @dataclass(frozen=True)
@@ -66,17 +73,27 @@ class Plan:
     keys: Walk
     queries: Walk
     helpers: tuple[str, ...]
-    tables: tuple[tiles.Table, ...] = (tiles.HALF, tiles.SINGLE)
+    tables: tuple[tiles.Table, ...]
 
     @property
     def totals(self) -> tuple[str, ...]:
         """The learned inputs without an axis of rows: their gradients are a few sums over all of them."""
-        return tuple(r.input.name for r in self.learned if not set(ROW_AXES) & set(r.input.axes))
+        return tuple(r.input.name for r in self.learned if not r.input.rows)
 
     @property
     def vectors(self) -> bool:
         """Whether terms read inputs that differ from row to row."""
-        return any(leaf.side for leaf in self.by_query.leaves)
+        return any(leaf.form == "row" for leaf in self.by_query.leaves)
+
+    @property
+    def pairs(self) -> bool:
+        """Whether terms read inputs that differ from score to score."""
+        return any(leaf.form == "pair" for leaf in self.by_query.leaves)
+
+    @property
+    def entries(self) -> bool:
+        """Whether terms look up entries."""
+        return any(leaf.form == "entry" for leaf in self.by_query.leaves)
 
     @property
     def units(self) -> str:
@@ -91,7 +108,7 @@ class Plan:
     @cached_property
     def learned(self) -> tuple[Reduction, ...]:
         """The inputs that get a gradient."""
-        sums = (*self.by_query.sums, *self.by_key.sums)
+        sums = (*self.by_query.learned, *self.by_key.learned, *(Sum(pair.leaf) for pair in self.faces.pairs))
         found = []
         for given in self.spec.inputs:
             if given.grad:
@@ -131,41 +148,68 @@ class Plan:
 
     @cached_property
     def passes(self) -> tuple[Pass, ...]:
-        """The two halves of the backward pass."""
+        """The parts of the backward pass."""
+        queries, keys = ("max_seqlen_q", "max_seqlen_k") if self.spec.packed else ("q.shape[1]", "k.shape[1]")
+        rows, columns = f"triton.cdiv({queries}, block_m)", f"triton.cdiv({keys}, block_n)"
+        sequences = self.sequences
         return (
-            self._pass(self.faces.dq, self.by_query, {0: ("dq", "q")}, "q.shape[-2]"),
-            self._pass(self.faces.dkv, self.by_key, {1: ("dk", "k"), 2: ("dv", "v")}, "k.shape[-2]"),
+            self._pass(self.faces.dq, self.by_query, {0: ("dq", "q")}, (f"{sequences} * q.shape[-2]", rows)),
+            self._pass(
+                self.faces.dkv, self.by_key, {1: ("dk", "k"), 2: ("dv", "v")}, (f"{sequences} * k.shape[-2]", columns)
+            ),
+            *(
+                self._pass(pair.kernel, pair.view, {}, (f"{pair.batches} * {pair.heads}", rows, columns))
+                for pair in self.faces.pairs
+            ),
         )
 
-    def _pass(self, kernel: Kernel, view: View, made: dict[int, tuple[str, str]], heads: str) -> Pass:
-        wanted = [*made, *(3 + i for i, r in enumerate(self.learned) if set(r.sums) & set(view.sums))]
+    @property
+    def sequences(self) -> str:
+        """Text of how many sequences a call has."""
+        return "(cu_seqlens_q.shape[0] - 1)" if self.spec.packed else "q.shape[0]"
+
+    def _pass(self, kernel: Kernel, view: View, made: dict[int, tuple[str, str]], grid: tuple[str, ...]) -> Pass:
+        places = {s: 3 + i for i, r in enumerate(self.learned) for s in r.sums}
+        wanted = [*made, *dict.fromkeys(places[s] for s in view.learned)]
         lines = [f"{grad} = {grad} if wanted[{i}] else {x}.new_empty({x}.shape)" for i, (grad, x) in made.items()]
-        for s in view.sums:
-            if s.leaf.side:
+        partial: list[tuple[str, str]] = []
+        for s in view.learned:
+            form, tie = s.leaf.form, s.leaf.tie
+            only = f" if wanted[{places[s]}] else None" if form == "entry" else ""
+            entries = f", {math.prod(s.leaf.input.sizes)}" if form == "entry" else ""
+            if form == "pair":
+                pair = next(p for p in self.faces.pairs if p.leaf == s.leaf)
+                lines.append(f"{s.name} = lse.new_empty({pair.batches}, {pair.heads}, q.shape[1], k.shape[1])")
+            elif tie is None:
+                shape = f"{self.sequences}, q.shape[-2], {grid[1]}{entries}"
+                partial.append((s.name, f"lse.new_zeros({shape}){only}"))
+            else:
                 # a token that no query stands at keeps a gradient of 0
-                kind = "zeros" if s.leaf.side == "q" and s.leaf.row_axis == "token" else "empty"
-                rows = "q" if s.leaf.row_axis == "query" else "k"
+                kind = "zeros" if only or (tie == "q" and s.leaf.row_axis.kind == "token") else "empty"
+                rows = "q" if s.leaf.row_axis.kind == "query" else "k"
                 axes = "q.shape[1], {0}.shape[0]" if self.spec.packed else "q.shape[0], q.shape[2], {0}.shape[1]"
-                lines.append(f"{s.name} = lse.new_{kind}({axes.format(rows)})")
-        partial = tuple(s.name for s in view.sums if not s.leaf.side)
-        lines += [f"{name} = None" for name in partial]
+                lines.append(f"{s.name} = lse.new_{kind}({axes.format(rows)}{entries}){only}")
+        lines += [f"{name} = None" for name, _ in partial]
         condition = " or ".join(f"wanted[{i}]" for i in wanted)
-        return Pass(kernel, view.own == "q", heads, condition, tuple(lines), partial)
+        return Pass(kernel, grid, condition, tuple(lines), tuple(partial))
 
 
 def build(spec: Spec) -> Plan:
     """Works out all that the templates print."""
     by_query, by_key = View(spec, "q"), View(spec, "k")
     helpers = {*by_query.helpers, *walk.helpers(spec)}
+    faces = Faces(spec, by_query, by_key)
+    pairs = [pair.kernel.name for pair in faces.pairs]
     return Plan(
         spec,
         tuple(_arguments(spec)),
         by_query,
         by_key,
-        Faces(spec, by_query, by_key),
+        faces,
         walk.build(spec, "k"),
         walk.build(spec, "q"),
         tuple(sorted(helpers)),
+        tuple(table | dict.fromkeys(pairs, table["backward_dkv"]) for table in (tiles.HALF, tiles.SINGLE)),
     )
 
 
@@ -177,7 +221,7 @@ def _arguments(spec: Spec) -> Iterable[Argument]:
     if spec.rope:
         yield Argument("cos", "tensor", "float", doc="cosines of the angles, row p for position p")
         yield Argument("sin", "tensor", "float", doc="sines of the angles, row p for position p")
-        rows = ("token",) if spec.packed else ("batch", "token")
+        rows = (Axis("token"),) if spec.packed else (Axis("batch"), Axis("token"))
         yield Argument(
             "positions", "tensor", "int", rows, optional=True, doc="rows of cos and sin, for keys and queries"
         )
@@ -211,7 +255,7 @@ def _default(given: Input) -> str:
         ones = "(" + "1, " * len(given.axes) + ")"
         return f"torch.full({ones}, {printers.torch(node, _plain)}, dtype=dtype, device=device)"
     text = printers.torch(node, _plain)
-    shape = tuple(-1 if axis == "head" else 1 for axis in given.axes)
+    shape = tuple(-1 if kind == "head" else 1 for kind in given.kinds)
     view = "" if len(shape) == 1 else f".view({', '.join(map(str, shape))})"
     return f"(lambda h: {text})(torch.arange(heads, device=device)){view}.to(dtype)"
 
@@ -222,12 +266,21 @@ def _plain(node: Node) -> str:
 
 def _reduced(given: Input, spec: Spec) -> str:
     """Torch text from `total` to an input's gradient; rows of packed sequences have no batch axis."""
-    rows = any(axis in ROW_AXES for axis in given.axes)
-    row_axis = next((axis for axis in given.axes if axis in ROW_AXES), "row")
-    dims = ["head", row_axis] if spec.packed and rows else ["batch", "head", row_axis]
-    wanted = list(seen_axes(given, spec))
+    wanted: list[str] = []
+    for axis in seen_axes(given, spec):
+        wanted.append(f"size{sum(x.startswith('size') for x in wanted)}" if axis.kind == "size" else axis.kind)
+    if given.pairs:
+        dims = ["batch", "kv_head" if "kv_head" in wanted else "head", "query", "key"]
+    elif given.rows:
+        dims = ["head", given.rows[0]] if spec.packed else ["batch", "head", given.rows[0]]
+    else:
+        dims = ["batch", "head", "tiles"]
     text = "total"
-    if "kv_head" in wanted:
+    if given.sizes:
+        sizes = ", ".join(map(str, given.sizes))
+        text += f".unflatten(-1, ({sizes}))" if len(given.sizes) > 1 else ""
+        dims += [f"size{i}" for i in range(len(given.sizes))]
+    if "kv_head" in wanted and "head" in dims:
         text += f".unflatten({dims.index('head')}, (k.shape[-2], -1)).sum({dims.index('head') + 1})"
         dims[dims.index("head")] = "kv_head"
     gone = [i for i, axis in enumerate(dims) if axis not in wanted]
@@ -244,10 +297,10 @@ def scan_view(given: Input, spec: Spec) -> tuple[str, str]:
 
     Packed sequences have no batch axis.
     """
-    axes = [a for a in given.axes if not (a == "batch" and spec.packed)]
-    order = seen_axes(given, spec)
+    axes = [kind for kind in given.kinds if not (kind == "batch" and spec.packed)]
+    order = [axis.kind for axis in seen_axes(given, spec)]
     text, drop = given.name, ""
-    if list(order) != axes:
+    if order != axes:
         text += f".permute({', '.join(str(axes.index(a)) for a in order)})"
     if not {"head", "kv_head"} & set(axes):
         text, drop = text + ".unsqueeze(-2)", ".squeeze(-2)"

@@ -4,8 +4,8 @@ Both printers bracket as little as Python's precedence allows. `leaf` gives the 
 nodes and answers for it standing anywhere an atom may stand.
 
 Text of `triton` expects `tl` in scope and the functions that `triton_helpers` names. Text of `torch` expects `torch`,
-`math`, and `dtype`, the floating type that integers turn into. There q_len, k_len, heads and options are Python
-numbers, every other leaf is a tensor.
+`math`, `dtype`, the floating type that integers turn into, and `_whole_floor` where an index holds a floor. There
+q_len, k_len, heads and options are Python numbers, every other leaf is a tensor.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def torch(node: Node, leaf: Leaf, *, atom: bool = False) -> str:
 
 
 def with_numbers(node: Node, names: Collection[str]) -> Node:
-    """The expression with these inputs as Python numbers, which torch's functions refuse."""
-    if node.op == "input" and node.value in names:
+    """The expression with these inputs and variables as Python numbers, which torch's functions refuse."""
+    if node.op in ("input", "var") and node.value in names:
         return Node("option", (), node.value, node.type, node.column)
     return Node(node.op, tuple(with_numbers(arg, names) for arg in node.args), node.value, node.type, node.column)
 
@@ -76,14 +76,27 @@ def triton_helpers(nodes: Iterable[Node]) -> tuple[str, ...]:
                 printer.print(part)
     if "power" in printer.helpers:
         printer.helpers.add("as_float")
-    order = ("as_float", "floor_div", "floor_mod", "floor_mod_float", "integer_power", "power", "tanh", "softplus")
+    order = (
+        "as_float",
+        "whole_floor",
+        "floor_div",
+        "floor_mod",
+        "floor_mod_float",
+        "integer_power",
+        "power",
+        "tanh",
+        "softplus",
+    )
     return tuple(name for name in order if name in printer.helpers)
 
 
 def fold(node: Node) -> Node:
     """The same expression with operations on literals carried out, as far as they give a finite number."""
+    if node.op in LEAVES:
+        # looked up by equality; the text of an index is folded when it is printed
+        return node
     args = tuple(map(fold, node.args))
-    if args and node.op not in LEAVES and all(a.op == "num" for a in args):
+    if args and all(a.op == "num" for a in args):
         try:
             value = OPERATIONS[node.op](*(a.value for a in args))
         except (ArithmeticError, ValueError):
@@ -196,8 +209,8 @@ class _Triton:
     def _floor(self, node: Node) -> Text:
         if node.args[0].type != "float":
             return self.print(node.args[0]) if node.type == "int" else self._real(node.args[0])
-        text = self._tl("floor", self.print(node.args[0]))
-        return Text(text.text + ".to(tl.int32)", ATOM) if node.type == "int" else text
+        call = self._helper if node.type == "int" else self._tl
+        return call("whole_floor" if node.type == "int" else "floor", self.print(node.args[0]))
 
     def _divide(self, node: Node) -> Text:
         left, right = node.args
@@ -267,8 +280,7 @@ class _Torch:
         if op in FLOAT_FUNCTIONS:
             return self._call(op, self._as_tensor(args[0]) if is_scalar(args[0]) else self._real(args[0]))
         if op == "floor":
-            text = self._call("floor", self._real(args[0]))
-            return Text(text.text + ".to(torch.int64)", ATOM) if node.type == "int" else text
+            return self._call("whole_floor" if node.type == "int" else "floor", self._real(args[0]))
         if op == "where":
             return self._where(node)
         if op in ("min", "max"):
@@ -320,7 +332,12 @@ class _Torch:
         return Text(f"torch.where({self.print(condition).text}, {a.text}, {b.text})", ATOM)
 
 
-_TORCH_NAMES = {"min": "torch.minimum", "max": "torch.maximum", "softplus": "torch.nn.functional.softplus"}
+_TORCH_NAMES = {
+    "whole_floor": "_whole_floor",
+    "min": "torch.minimum",
+    "max": "torch.maximum",
+    "softplus": "torch.nn.functional.softplus",
+}
 
 
 def is_scalar(node: Node) -> bool:

@@ -36,10 +36,11 @@ def terms_for(spec: Path) -> list[Path]:
 
 
 def templates_digest() -> bytes:
-    """A hash of every template's name and text."""
+    """A hash of the name and text of every template of the packages."""
     digest = hashlib.sha256()
     root = templates()
-    for path in sorted(root.rglob("*.jinja"), key=lambda p: p.relative_to(root).as_posix()):
+    found = (path for path in root.rglob("*.jinja") if path.parent.name != "export")
+    for path in sorted(found, key=lambda p: p.relative_to(root).as_posix()):
         text = path.read_bytes()
         digest.update(f"{path.relative_to(root).as_posix()}\0{len(text)}\0".encode())
         digest.update(text)

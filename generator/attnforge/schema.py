@@ -10,8 +10,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 from . import resources
+from .parser import LARGEST_TABLE
 
 Axis = Literal["batch", "head", "kv_head", "query", "key", "token"]
+Blocks = Annotated[str, Field(pattern=r"^(query|key) *// *[1-9][0-9]*$")]
 Word = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=60)]
 
 
@@ -22,7 +24,9 @@ class _Model(BaseModel):
 class InputModel(_Model):
     """A tensor (or, without axes, a number) that expressions read and `attention` takes as a keyword."""
 
-    axes: list[Axis] = Field(description="What the tensor is indexed by; [] for a number of the call.")
+    axes: list[Axis | Annotated[int, Field(ge=1, le=LARGEST_TABLE)] | Blocks] = Field(
+        description="What the tensor is indexed by: a number is the size of a table, [] means a number of the call."
+    )
     dtype: Literal["float", "int", "bool"] = "float"
     grad: bool = Field(False, description="Whether it gets a gradient; float inputs of score terms only.")
     scan: Literal["cumsum"] | None = Field(None, description="Terms read its cumulative sum over the tokens.")

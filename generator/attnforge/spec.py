@@ -12,8 +12,9 @@ from . import names
 from .errors import Location, Problems
 from .expression import Node
 from .fields import Fields, near, number
-from .parser import TALLEST, Runtime, Scope, parse
-from .terms import Input, Library, Term, read_inputs
+from .inputs import Input, read_inputs
+from .parser import TALLEST, Runtime, Scope, parse, taller
+from .terms import Library, Term
 from .yaml_source import Value, read
 
 __all__ = ["Input", "MaskTerm", "Rope", "RuntimeOption", "ScoreTerm", "Spec", "load"]
@@ -126,6 +127,8 @@ class _Loader:
             if fields.truth(key):
                 self.problems.add(fields.found[key].at, f"{key} is not supported yet")
         self._targets(fields.get("targets"))
+        if packed:
+            self._cut(fields.found["layout"].at)
         self._unread(fields)
         plain = {"spec": document.plain(), "terms": {n: t.plain for n, t in sorted(self.used.items())}}
         meanings = [found.meaning for found in self.keywords.values()]
@@ -167,13 +170,11 @@ class _Loader:
         return self._few(value, key)
 
     def _low(self, keep: Node, value: Value) -> bool:
-        """Whether joined masks are no taller than an expression may be: later steps walk down by recursion."""
-        level = [keep]
-        for _ in range(TALLEST):
-            level = [arg for part in level for arg in part.args]
-        if level:
+        """Whether joined masks are no taller than an expression may be."""
+        if taller(keep, TALLEST):
             self.problems.add(value.at, f"this term joins more than {TALLEST} parts")
-        return not level
+            return False
+        return True
 
     def _few(self, value: Value, key: str) -> list[Value]:
         items = list(value.items())
@@ -197,6 +198,13 @@ class _Loader:
                 self.problems.add(given.at, f"dims: expected all, or an even number from 2 to 256, got {found}")
             dims = int(found) if found is not None else None
         return Rope("half" if layout == "half" else "interleaved", dims)
+
+    def _cut(self, at: Location) -> None:
+        """Tells the inputs that packed sequences cannot cut."""
+        for given in (found.meaning for found in self.keywords.values()):
+            if isinstance(given, Input) and (len(given.rows) > 1 or any(axis.per != 1 for axis in given.axes)):
+                what = "with one entry for several positions" if len(given.rows) == 1 else "for pairs of positions"
+                self.problems.add(at, f"{given.name} is an input {what}: it needs the dense layout")
 
     def _targets(self, value: Value | None) -> None:
         if value is None:
@@ -280,7 +288,7 @@ class _Loader:
         if node is None:
             return None
         self.used[word] = term
-        for given in term.inputs.values():
+        for given in term.filled(options).values():
             self._take(given.name, given, term.name, value.at)
         return word, node
 

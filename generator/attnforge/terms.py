@@ -11,32 +11,15 @@ from pathlib import Path
 from typing import Literal
 
 from . import names
+from .constants import chosen
 from .errors import Location, Problems
 from .expression import Node
 from .fields import Fields, near, number
-from .parser import WORDS, Runtime, Scope, parse
+from .inputs import Input, read_inputs
+from .parser import LARGEST_TABLE, WORDS, Runtime, Scope, parse
 from .yaml_source import Value, read
 
-ROW_AXES = ("query", "key", "token")
-AXES = ("batch", "head", "kv_head", *ROW_AXES)
-# terms of the language that this version does not have
-LATER = frozenset(
-    "chunked dilated segments global_tokens local_2d tree block_sparse bias relative_bias".split()  # noqa: SIM905
-)
 _EXAMPLES = {"mask": 'keep: "k <= q"', "score": 'score: "score + bias[k]"'}
-
-
-@dataclass(frozen=True)
-class Input:
-    """A tensor (or, without axes, a scalar) that expressions read and `attention` takes as a keyword."""
-
-    name: str
-    axes: tuple[str, ...]
-    dtype: Literal["float", "int", "bool"] = "float"
-    grad: bool = False
-    scan: Literal["cumsum"] | None = None
-    default: Node | None = None  # over h and heads
-    description: str = ""
 
 
 @dataclass(frozen=True)
@@ -66,8 +49,13 @@ class Term:
 
     def parse(self, options: Mapping[str, int | float | bool | Runtime], problems: Problems) -> Node | None:
         """The term's expression with its options filled in."""
-        scope = Scope(self.kind, options, self.inputs)
-        return parse(str(self.expression.data), scope, self.expression.place, problems)
+        scope = Scope(self.kind, options, self.filled(options))
+        node = parse(str(self.expression.data), scope, self.expression.place, problems)
+        return node and chosen(node)
+
+    def filled(self, options: Mapping[str, object]) -> dict[str, Input]:
+        """The term's inputs with the sizes that its options give."""
+        return {name: given.filled(options) for name, given in self.inputs.items()}
 
 
 class Library:
@@ -86,10 +74,7 @@ class Library:
         if name not in self._read:
             found = next((f / f"{name}.yaml" for f in self.folders if (f / f"{name}.yaml").is_file()), None)
             if found is None or not name.isidentifier():
-                if name in LATER:
-                    self.problems.add(at, f"the term {name!r} is not supported yet")
-                else:
-                    self.problems.add(at, f"unknown term {name!r}{near(name, [*self.names(), 'expr'])}")
+                self.problems.add(at, f"unknown term {name!r}{near(name, [*self.names(), 'expr'])}")
                 return None
             self._read[name] = load(found, self.problems)
         term = self._read[name]
@@ -131,9 +116,10 @@ def load(path: Path, problems: Problems) -> Term | None:
     elif not isinstance(expression.data, str):
         problems.add(expression.at, f"{wanted}: expected an expression, got {expression.kind}")
     options = _options(fields.get("options"), problems)
-    inputs = read_inputs(fields.get("inputs"), kind, problems)
+    inputs = read_inputs(fields.get("inputs"), kind, problems, {o.name: o.type for o in options.values()})
     for word in sorted(options.keys() & inputs.keys()):
         problems.add(fields.found["inputs"].at, f"{word!r} is both an option and an input")
+    _sizing(options, inputs, fields, problems)
     if len(list(problems)) > before or expression is None:
         return None
     term = Term(path.stem, kind, fields.text("description") or "", options, inputs, expression, path, document.plain())
@@ -141,17 +127,38 @@ def load(path: Path, problems: Problems) -> Term | None:
     return None if len(list(problems)) > before else term
 
 
+def _given_by(inputs: Mapping[str, Input]) -> set[str]:
+    """The options that give sizes of axes."""
+    found = {x for given in inputs.values() for axis in given.axes for x in (axis.size, axis.per)}
+    return {x for x in found if isinstance(x, str)}
+
+
+def _sizing(options: Mapping[str, Option], inputs: Mapping[str, Input], fields: Fields, problems: Problems) -> None:
+    """Tells the options that give sizes of axes without being fit to."""
+    for name in sorted(_given_by(inputs)):
+        option = options[name]
+        at = next(entry.at for entry in fields.found["options"].value.entries() if entry.key == name)
+        if option.runtime is not None:
+            problems.add(at, f"{name} gives the size of an axis: it cannot be left to the call")
+        if (option.minimum or 0) < 1 or (option.maximum or math.inf) > LARGEST_TABLE:
+            limits = f"a min of at least 1 and a max up to {LARGEST_TABLE}"
+            problems.add(at, f"{name} gives the size of an axis: it needs {limits}")
+
+
 def _unread(term: Term, fields: Fields, problems: Problems) -> None:
     """Tells the options and inputs that the term's expression does not read."""
+    sizing = _given_by(term.inputs)
     stand_ins: dict[str, int | float | bool | Runtime] = {
         name: False if option.type == "bool" else Runtime(name, option.type) for name, option in term.options.items()
     }
+    stand_ins |= {name: int(term.options[name].minimum or 1) for name in sizing}
     found = Problems()
-    node = term.parse(stand_ins, found)
+    scope = Scope(term.kind, stand_ins, term.filled(stand_ins))
+    node = parse(str(term.expression.data), scope, term.expression.place, found)
     if node is None:
         # told once a spec gives the options their values, which may change what is wrong
         return
-    words = set(re.findall(r"\w+", str(term.expression.data)))
+    words = {*re.findall(r"\w+", str(term.expression.data)), *sizing}
     read = {str(n.value) for n in node.walk() if n.op == "input"}
     for key, what, unread in (
         ("options", "option", term.options.keys() - words),
@@ -209,109 +216,3 @@ def _limits(
         problems.add(fields.found["default"].at, f"default: expected at least {low}, got {default}")
     elif default is not None and high is not None and default > high:
         problems.add(fields.found["default"].at, f"default: expected at most {high}, got {default}")
-
-
-def read_inputs(value: Value | None, kind: str, problems: Problems) -> dict[str, Input]:
-    """The declarations of inputs; `kind` is mask, score, or spec where terms of both kinds may read them."""
-    found: dict[str, Input] = {}
-    if value is None:
-        return found
-    if not value.mapping:
-        problems.add(value.at, f"inputs: expected a mapping, got {value.kind}")
-    for entry in value.entries():
-        why = names.wrong_keyword(entry.key)
-        if why:
-            problems.add(entry.at, why)
-            continue
-        fields = Fields(entry.value, ("axes", "dtype", "grad", "scan", "default", "description"), problems)
-        if not entry.value.mapping:
-            continue
-        given = _input(entry.key, fields, kind, problems)
-        if given is not None:
-            found[entry.key] = given
-    return found
-
-
-def _input(name: str, fields: Fields, kind: str, problems: Problems) -> Input | None:
-    assert fields.at is not None
-    axes = _axes(fields, problems)
-    dtype = fields.choice("dtype", ("float", "int", "bool"), "float")
-    grad = fields.truth("grad")
-    scan = fields.choice("scan", ("cumsum",), "")
-    description = fields.text("description") or ""
-    wrong = False
-
-    def fail(key: str, message: str) -> None:
-        nonlocal wrong
-        wrong = True
-        problems.add(fields.found[key].at, message)
-
-    if grad and dtype != "float":
-        fail("grad", f"only float inputs have a gradient, {name} is {dtype}")
-    if grad and kind == "mask":
-        fail("grad", "only inputs of score terms have a gradient: a mask has no slope")
-    if grad and axes == ():
-        fail(
-            "grad",
-            f"{name} is a number of the call, without axes: it has no gradient",
-        )
-    if scan and (axes is None or "token" not in axes or dtype != "float"):
-        fail("scan", "only float inputs with a token axis can be scanned")
-    default = None
-    if (given := fields.get("default")) is not None:
-        if axes and set(axes) - {"head"}:
-            fail("default", "only inputs with no other axis than head can have a default")
-        elif isinstance(given.data, bool) or not isinstance(given.data, str | int | float):
-            fail(
-                "default", f"default: expected a number or an expression of h and heads, got {given.raw or given.kind}"
-            )
-        elif axes == ():
-            fail("default", "a number of the call cannot have a default: make it an option of a term")
-        elif dtype == "bool":
-            fail("default", "an input of truth values cannot have a default")
-        elif isinstance(given.data, float) and not math.isfinite(given.data):
-            fail("default", f"default: expected a finite number, got {given.raw}")
-        else:
-            default = parse(str(given.data), Scope("default"), given.place, problems)
-            wrong = wrong or default is None
-            # floor's whole numbers are of type float
-            if default is not None and dtype == "int" and default.type != "int" and default.op != "floor":
-                fail("default", f"{name} is int: its default has to be a whole number")
-    if axes is None or wrong:
-        return None
-    typed: Literal["float", "int", "bool"] = "float" if dtype == "float" else "int" if dtype == "int" else "bool"
-    return Input(name, axes, typed, grad, "cumsum" if scan else None, default, description)
-
-
-def _axes(fields: Fields, problems: Problems) -> tuple[str, ...] | None:
-    value = fields.get("axes")
-    if value is None:
-        assert fields.at is not None
-        problems.add(fields.at, "axes is missing, such as axes: [head]; axes: [] for a number")
-        return None
-    if not isinstance(value.data, list) or value.mapping:
-        problems.add(value.at, f"axes: expected a list, got {value.raw or value.kind}")
-        return None
-    axes: list[str] = []
-    good = True
-    for item in value.items():
-        axis = item.data
-        if isinstance(axis, int) and not isinstance(axis, bool):
-            problems.add(item.at, f"an axis of a literal size, {axis}, is not supported yet")
-            good = False
-        elif axis not in AXES:
-            problems.add(item.at, f"unknown axis {item.raw or item.kind!r}{near(str(axis), AXES)}")
-            good = False
-        elif axis in axes:
-            problems.add(item.at, f"axis {axis} stands here for the second time")
-            good = False
-        else:
-            axes.append(str(axis))
-    rows = [axis for axis in axes if axis in ROW_AXES]
-    if len(rows) > 1:
-        problems.add(value.at, f"an input with the axes {' and '.join(rows)} is not supported yet")
-        good = False
-    if {"head", "kv_head"} <= set(axes):
-        problems.add(value.at, "head and kv_head cannot both be axes of one input: head tells them apart already")
-        good = False
-    return tuple(axes) if good else None

@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass
 
 from . import printers, ranges
-from .binding import Side
 from .expression import Node
+from .leaves import Reader, Side
 from .ranges import Span
 from .spec import Spec
 
@@ -50,7 +50,7 @@ def spans(spec: Spec, along: Side) -> tuple[Span, ...]:
     whole = mask(spec)
     if whole is None:
         return (Span(None, None, None, None, True),)
-    inputs = {i.name: i.axes for i in spec.inputs}
+    inputs = {i.name: i.kinds for i in spec.inputs}
     minimums = {o.keyword: o.minimum for o in spec.options if o.minimum is not None}
     return ranges.spans(whole, along, inputs, minimums)
 
@@ -63,8 +63,9 @@ def build(spec: Spec, along: Side) -> Walk:
     if "shift" in words:
         words |= {"q_len", "k_len"}
     tile = ("q_first", "q_last") if along == "k" else ("k_first", "k_last")
-    names = [o.keyword for o in spec.options] + [i.name for i in spec.inputs]
-    candidates = [*tile, "q_len", "k_len", "b", "h", "kv_h", *names]
+    leaves = Reader(spec, "q").leaves
+    names = [o.keyword for o in spec.options] + [i.name for i in spec.inputs] + [leaf.name for leaf in leaves]
+    candidates = dict.fromkeys([*tile, "q_len", "k_len", "b", "h", "kv_h", *names])
     parameters = tuple(name for name in candidates if name in words)
     left = len(found) > 1 or any(span.lo is not None or span.full_lo is not None for span in found)
     function, block = ("key_tiles", "BLOCK_N") if along == "k" else ("query_tiles", "BLOCK_M")
@@ -84,16 +85,12 @@ def _end(node: Node | None, kind: str, along: str, spec: Spec) -> str:
     count = "k_len" if along == "k" else "q_len"
     if node is None:
         return "0" if kind == "lo" else count
-    text = printers.triton(node, functools.partial(_leaf, spec))
+    text = Reader(spec, "q").text(node)
     if along == "q":
         text += " - shift"
     if text == "0":
         return text
     return f"tl.maximum({text}, 0)" if kind == "lo" else text if text == count else f"tl.minimum({text}, {count})"
-
-
-def _leaf(spec: Spec, node: Node) -> str:
-    return "h" if node.value == "kv_h" and not spec.grouped else str(node.value)
 
 
 def helpers(spec: Spec) -> tuple[str, ...]:

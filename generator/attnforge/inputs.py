@@ -1,0 +1,237 @@
+"""The tensors and scalars that expressions read: their axes, and what is declared of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from . import names
+from .errors import Problems
+from .expression import Node
+from .fields import Fields, near
+from .parser import LARGEST_TABLE, Scope, parse
+from .yaml_source import Value
+
+ROW_AXES = ("query", "key", "token")
+HEAD_AXES = ("batch", "head", "kv_head")
+AXES = (*HEAD_AXES, *ROW_AXES)
+Kind = Literal["batch", "head", "kv_head", "query", "key", "token", "size"]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An axis of an input; sizes that an option gives stand under its name until the option has its value."""
+
+    kind: Kind
+    size: int | str = 0  # of a table
+    per: int | str = 1  # positions for each entry of a query or key axis
+
+    def filled(self, options: Mapping[str, object]) -> Axis:
+        """The axis with the options' values in place of their names."""
+        size, per = (int(str(options[x])) if isinstance(x, str) else x for x in (self.size, self.per))
+        return Axis(self.kind, size, per)
+
+
+@dataclass(frozen=True)
+class Input:
+    """A tensor (or, without axes, a scalar) that expressions read and `attention` takes as a keyword."""
+
+    name: str
+    axes: tuple[Axis, ...]
+    dtype: Literal["float", "int", "bool"] = "float"
+    grad: bool = False
+    scan: Literal["cumsum"] | None = None
+    default: Node | None = None  # over h and heads
+    description: str = ""
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """What the axes are indexed by."""
+        return tuple(axis.kind for axis in self.axes)
+
+    @property
+    def written(self) -> tuple[int, ...]:
+        """The places of the axes that an expression has to index by hand."""
+        kinds = self.kinds
+        by_hand = {"token", "size"} | {kind for kind in kinds if kinds.count(kind) > 1}
+        return tuple(i for i, kind in enumerate(kinds) if kind in by_hand)
+
+    @property
+    def rows(self) -> tuple[Kind, ...]:
+        """The axes that run over tokens."""
+        return tuple(kind for kind in self.kinds if kind in ROW_AXES)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The sizes of the axes that make it a table."""
+        return tuple(int(axis.size) for axis in self.axes if axis.kind == "size")
+
+    @property
+    def pairs(self) -> bool:
+        """Whether each score may have a value of its own."""
+        return {"query", "key"} <= set(self.kinds)
+
+    def filled(self, options: Mapping[str, object]) -> Input:
+        """The input with sizes in place of the options that give them."""
+        return dataclasses.replace(self, axes=tuple(axis.filled(options) for axis in self.axes))
+
+
+def read_inputs(
+    value: Value | None, kind: str, problems: Problems, options: Mapping[str, str] | None = None
+) -> dict[str, Input]:
+    """The declarations of inputs; `kind` is mask, score, or spec where terms of both kinds may read them.
+
+    `options` are the types of a term's options, by name: whole numbers may give the sizes of axes.
+    """
+    found: dict[str, Input] = {}
+    if value is None:
+        return found
+    if not value.mapping:
+        problems.add(value.at, f"inputs: expected a mapping, got {value.kind}")
+    for entry in value.entries():
+        why = names.wrong_keyword(entry.key)
+        if why:
+            problems.add(entry.at, why)
+            continue
+        fields = Fields(entry.value, ("axes", "dtype", "grad", "scan", "default", "description"), problems)
+        if not entry.value.mapping:
+            continue
+        given = _Reader(entry.key, fields, kind, problems, options or {}).input()
+        if given is not None:
+            found[entry.key] = given
+    return found
+
+
+class _Reader:
+    """Reads the declaration of one input."""
+
+    def __init__(self, name: str, fields: Fields, kind: str, problems: Problems, options: Mapping[str, str]) -> None:
+        self.name, self.fields, self.kind, self.problems, self.options = name, fields, kind, problems, options
+        self.wrong = False
+
+    def fail(self, key: str, message: str) -> None:
+        """Adds a problem at a key."""
+        self.wrong = True
+        self.problems.add(self.fields.found[key].at, message)
+
+    def input(self) -> Input | None:
+        """The input; None if a problem was added."""
+        fields, name = self.fields, self.name
+        assert fields.at is not None
+        axes = self._axes()
+        dtype = fields.choice("dtype", ("float", "int", "bool"), "float")
+        scan = fields.choice("scan", ("cumsum",), "")
+        description = fields.text("description") or ""
+        typed: Literal["float", "int", "bool"] = "float" if dtype == "float" else "int" if dtype == "int" else "bool"
+        given = Input(name, axes or (), typed, fields.truth("grad"), "cumsum" if scan else None, None, description)
+        if given.grad:
+            self._gradient(given, axes)
+        if scan and (axes is None or "token" not in given.kinds or dtype != "float"):
+            self.fail("scan", "only float inputs with a token axis can be scanned")
+        elif scan and set(given.kinds) - {*HEAD_AXES, "token"}:
+            self.fail("scan", "a scanned input has no other axes than batch, head or kv_head, and token")
+        if "default" in fields:
+            given = dataclasses.replace(given, default=self._default(given, axes))
+        return None if axes is None or self.wrong else given
+
+    def _gradient(self, given: Input, axes: tuple[Axis, ...] | None) -> None:
+        if given.dtype != "float":
+            self.fail("grad", f"only float inputs have a gradient, {self.name} is {given.dtype}")
+        if self.kind == "mask":
+            self.fail("grad", "only inputs of score terms have a gradient: a mask has no slope")
+        if axes == ():
+            self.fail("grad", f"{self.name} is a number of the call, without axes: it has no gradient")
+        if any(axis.per != 1 for axis in given.axes):
+            self.fail("grad", "an axis with one entry for several positions has no gradient")
+        elif len(given.rows) > 1 and (given.sizes or not given.pairs):
+            self.fail("grad", f"an input with the axes {' and '.join(given.kinds)} has no gradient")
+
+    def _default(self, given: Input, axes: tuple[Axis, ...] | None) -> Node | None:
+        value = self.fields.found["default"].value
+        if axes and set(given.kinds) - {"head"}:
+            self.fail("default", "only inputs with no other axis than head can have a default")
+        elif isinstance(value.data, bool) or not isinstance(value.data, str | int | float):
+            got = value.raw or value.kind
+            self.fail("default", f"default: expected a number or an expression of h and heads, got {got}")
+        elif axes == ():
+            self.fail("default", "a number of the call cannot have a default: make it an option of a term")
+        elif given.dtype == "bool":
+            self.fail("default", "an input of truth values cannot have a default")
+        elif isinstance(value.data, float) and not math.isfinite(value.data):
+            self.fail("default", f"default: expected a finite number, got {value.raw}")
+        else:
+            default = parse(str(value.data), Scope("default"), value.place, self.problems)
+            self.wrong = self.wrong or default is None
+            # floor's whole numbers are of type float
+            if default is not None and given.dtype == "int" and default.type != "int" and default.op != "floor":
+                self.fail("default", f"{self.name} is int: its default has to be a whole number")
+            return default
+        return None
+
+    # -- axes ----------------------------------------------------------------------------------------------------
+
+    def _axes(self) -> tuple[Axis, ...] | None:
+        value = self.fields.get("axes")
+        if value is None:
+            assert self.fields.at is not None
+            self.problems.add(self.fields.at, "axes is missing, such as axes: [head]; axes: [] for a number")
+            return None
+        if not isinstance(value.data, list) or value.mapping:
+            self.problems.add(value.at, f"axes: expected a list, got {value.raw or value.kind}")
+            return None
+        axes: list[Axis] = []
+        before = len(list(self.problems))
+        for item in value.items():
+            axis = self._axis(item)
+            if axis is None:
+                continue
+            again = [a.kind for a in axes].count(axis.kind)
+            if again and axis.kind != "size" and (axis.kind not in ("query", "key") or again > 1 or axis.per != 1):
+                self.problems.add(item.at, f"axis {axis.kind} stands here for the second time")
+            axes.append(axis)
+        kinds = [axis.kind for axis in axes]
+        if "token" in kinds and {"query", "key"} & set(kinds):
+            self.problems.add(value.at, "token cannot stand beside query or key: read the token axis at q or k")
+        if {"head", "kv_head"} <= set(kinds):
+            self.problems.add(
+                value.at, "head and kv_head cannot both be axes of one input: head tells them apart already"
+            )
+        if len(axes) > 6:
+            self.problems.add(value.at, f"an input may have 6 axes, this one has {len(axes)}")
+        return tuple(axes) if len(list(self.problems)) == before else None
+
+    def _axis(self, item: Value) -> Axis | None:
+        axis = item.data
+        if isinstance(axis, int) and not isinstance(axis, bool):
+            if 1 <= axis <= LARGEST_TABLE:
+                return Axis("size", axis)
+            self.problems.add(item.at, f"a table's axis may have 1 to {LARGEST_TABLE} entries, not {axis}")
+            return None
+        if isinstance(axis, str) and axis in AXES:
+            return Axis(axis)  # type: ignore[arg-type]
+        if isinstance(axis, str) and axis in self.options:
+            if self.options[axis] == "int":
+                return Axis("size", axis)
+            self.problems.add(
+                item.at, f"the size of an axis is a whole number, the option {axis} is {self.options[axis]}"
+            )
+            return None
+        if isinstance(axis, str) and (match := re.fullmatch(r"(query|key) *// *(\w+)", axis)):
+            return self._block(item, match[1], match[2])
+        known = (*AXES, *self.options)
+        self.problems.add(item.at, f"unknown axis {item.raw or item.kind!r}{near(str(axis), known)}")
+        return None
+
+    def _block(self, item: Value, kind: str, per: str) -> Axis | None:
+        if self.options.get(per) == "int":
+            return Axis(kind, 0, per)  # type: ignore[arg-type]
+        if per.isdigit() and 1 <= int(per) <= LARGEST_TABLE:
+            return Axis(kind, 0, int(per))  # type: ignore[arg-type]
+        self.problems.add(
+            item.at, f"{item.raw}: expected a whole number of positions from 1 to {LARGEST_TABLE}, got {per}"
+        )
+        return None

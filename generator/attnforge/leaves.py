@@ -1,0 +1,288 @@
+"""Binds what a spec's terms read to what a kernel holds: which way it broadcasts, and where it is loaded.
+
+Terms know nothing of tiles. A kernel whose programs own query tiles steps over key tiles, or the other way round; a
+value is loaded once per program, once per query head or in each step, as early as its axes allow.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from . import printers
+from .expression import Node
+from .inputs import HEAD_AXES, ROW_AXES, Axis, Input
+from .spec import Spec
+
+Side = Literal["q", "k"]
+Site = Literal["program", "head", "step", "mask"]
+CASTS = {"float": ".to(tl.float32)", "int": ".to(tl.int32)", "bool": ".to(tl.int1)"}
+_SIDES: dict[str, Side] = {"query": "q", "key": "k"}
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """An input as an expression reads it: with the indices that stand there, if it has axes that need some."""
+
+    input: Input
+    index: tuple[Node, ...] = ()
+    number: int = 0  # among the ways to index this input
+
+    @property
+    def form(self) -> Literal["value", "row", "pair", "entry"]:
+        """What a tile reads of it: one value, one for each row or key, one for each score, or looked-up entries."""
+        kinds = [kind for kind in self.input.kinds if kind not in HEAD_AXES]
+        if not kinds:
+            return "value"
+        if sorted(kinds) == ["key", "query"]:
+            return "pair"
+        return "row" if len(kinds) == 1 and self.tie and self.row_axis.per == 1 else "entry"
+
+    @property
+    def tie(self) -> Side | None:
+        """The side whose position indexes its one axis of rows."""
+        if len(self.input.rows) != 1:
+            return None
+        if self.input.rows[0] != "token":
+            return _SIDES[self.input.rows[0]]
+        position = self.index[[self.input.kinds[i] for i in self.input.written].index("token")]
+        if position.op != "var":
+            return None
+        return "q" if position.value == "q" else "k" if position.value == "k" else None
+
+    @property
+    def side(self) -> Side | None:
+        """The side whose rows it has one value for each of."""
+        return self.tie if self.form == "row" else None
+
+    @property
+    def name(self) -> str:
+        """What kernels call its value."""
+        ending = {"value": "", "row": f"_{self.tie}", "pair": "_qk", "entry": f"_at{self.number or ''}"}
+        return self.input.name + ending[self.form]
+
+    @property
+    def row_axis(self) -> Axis:
+        """The axis of rows."""
+        return next(axis for axis in self.input.axes if axis.kind in ROW_AXES)
+
+
+@dataclass(frozen=True)
+class Reader:
+    """How one kernel reads the terms of a spec; `own` is the side whose tiles its programs own."""
+
+    spec: Spec
+    own: Side
+
+    def text(self, node: Node) -> str:
+        """Triton text of an expression over tiles."""
+        return printers.triton(node, self.leaf_text)
+
+    def leaf_text(self, node: Node) -> str:
+        """What stands for a leaf of an expression."""
+        name = str(node.value)
+        if node.op == "var":
+            if name in ("q", "k"):
+                return f"{name}_pos{self.way(name)}"
+            return "h" if name == "kv_h" and not self.spec.grouped else name
+        if node.op != "input":
+            return name
+        leaf = self.leaf(node)
+        return leaf.name + (self.way(leaf.side) if leaf.side else "")
+
+    def way(self, side: str) -> str:
+        """How a vector over one side's rows broadcasts over a tile."""
+        return "[:, None]" if side == self.own else "[None, :]"
+
+    def leaf(self, node: Node) -> Leaf:
+        """The leaf that an input node reads."""
+        return self._known[node.value, node.args]
+
+    @cached_property
+    def _known(self) -> dict[tuple[object, tuple[Node, ...]], Leaf]:
+        given = {i.name: i for i in self.spec.inputs}
+        found: dict[tuple[object, tuple[Node, ...]], Leaf] = {}
+        for node in (n for root in self.nodes for n in _inside_out(root) if n.op == "input"):
+            number = sum(name == node.value for name, _ in found)
+            found.setdefault((node.value, node.args), Leaf(given[str(node.value)], node.args, number))
+        return found
+
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        """All expressions of the spec's terms."""
+        return (*(m.keep for m in self.spec.masks), *(s.score for s in self.spec.scores))
+
+    @cached_property
+    def leaves(self) -> tuple[Leaf, ...]:
+        """All leaves with axes in the order in which terms read them, those in an index before what it indexes."""
+        return tuple(leaf for leaf in self._known.values() if leaf.input.axes)
+
+    @cached_property
+    def _scored(self) -> frozenset[Leaf]:
+        """The leaves that scores read."""
+        nodes = (n for term in self.spec.scores for n in term.score.walk())
+        return frozenset(self.leaf(n) for n in nodes if n.op == "input")
+
+    def extent(self, leaf: Leaf) -> frozenset[str]:
+        """The sides along which a leaf differs inside a tile."""
+        found = {
+            _SIDES[kind] for i, kind in enumerate(leaf.input.kinds) if i not in leaf.input.written and kind in _SIDES
+        }
+        return frozenset(found).union(*map(self.reach, leaf.index))
+
+    def reach(self, node: Node) -> frozenset[str]:
+        """The sides along which an expression differs inside a tile."""
+        if node.op == "var":
+            return frozenset({str(node.value)} & {"q", "k"} if node.value != "score" else {"q", "k"})
+        own = self.extent(self.leaf(node)) if node.op == "input" else frozenset[str]()
+        return own.union(*map(self.reach, node.args))
+
+    def per_head(self, leaf: Leaf) -> bool:
+        """Whether query heads differ in a leaf."""
+        nodes = [n for index in leaf.index for n in index.walk()]
+        inner = any(self.per_head(self.leaf(n)) for n in nodes if n.op == "input")
+        return inner or "head" in leaf.input.kinds or any(n.op == "var" and n.value == "h" for n in nodes)
+
+    # -- loads ---------------------------------------------------------------------------------------------------
+
+    def loads(self, site: Site) -> tuple[str, ...]:
+        """The statements that make leaves available, by where they run; those of "mask" in steps that apply one."""
+        lines: dict[str, None] = {}
+        for leaf in self.leaves:
+            outer = "head" if self.own == "k" and self.per_head(leaf) else "program"
+            if leaf.form == "value":
+                if site == outer:
+                    lines[f"{leaf.name} = tl.load({self._place(leaf.input)}){CASTS[leaf.input.dtype]}"] = None
+                continue
+            base = "head" if self.own == "k" and "head" in leaf.input.kinds else "program"
+            if site == base and self.base(leaf.input).endswith("_base"):
+                lines[f"{leaf.input.name}_base = {self._place(leaf.input)}"] = None
+            inner: Site = "step" if leaf in self._scored else "mask"
+            if site == (outer if self.extent(leaf) <= {self.own} else inner):
+                texts = {"row": self._row, "pair": self._pair, "entry": self._entry}[leaf.form](leaf)
+                lines |= dict.fromkeys(texts)
+        return tuple(lines)
+
+    def base(self, given: Input) -> str:
+        """What points to an input's values for this batch entry and head."""
+        return f"{given.name}_ptr" if self._place(given) == f"{given.name}_ptr" else f"{given.name}_base"
+
+    def _place(self, given: Input) -> str:
+        """Where an input's values for this batch entry and head begin."""
+        index = {"batch": "b", "head": "h", "kv_head": "kv_h" if self.spec.grouped else "h"}
+        text = f"{given.name}_ptr"
+        for name, axis in self.strides(given).items():
+            if axis.kind in index:
+                text += f" + tl.cast({index[axis.kind]}, tl.int64) * {name}"
+        if given.rows and self.spec.packed:
+            side = "q" if given.rows[0] == "query" else "k"
+            text += f" + {side}_offset.to(tl.int64) * {given.name}_stride_{given.rows[0]}"
+        return text
+
+    def _row(self, leaf: Leaf) -> list[str]:
+        given, kind = leaf.input, leaf.row_axis.kind
+        first = "k_start" if leaf.side == "k" else "q_start" if kind == "query" else "q_first"
+        count, block = "q_len" if kind == "query" else "k_len", "BLOCK_M" if leaf.side == "q" else "BLOCK_N"
+        load = f"load_vector({self.base(given)}, {first}, {given.name}_stride_{kind}, {count}, {block})"
+        return [f"{leaf.name} = {load}{CASTS[given.dtype]}"]
+
+    def _pair(self, leaf: Leaf) -> list[str]:
+        given, sides = leaf.input, []
+        for kind, place in (("query", "row"), ("key", "k_pos")):
+            per = next(axis.per for axis in given.axes if axis.kind == kind)
+            count = "q_len" if kind == "query" else "k_len"
+            if per != 1:
+                place, count = f"{place} // {per}", f"tl.cdiv({count}, {per})"
+            sides.append(f"{place}, {given.name}_stride_{kind}, {count}")
+        down, across = sides if self.own == "q" else sides[::-1]
+        return [f"{leaf.name} = load_pairs({self.base(given)}, {down}, {across}){CASTS[given.dtype]}"]
+
+    def _entry(self, leaf: Leaf) -> list[str]:
+        given, lines, text = leaf.input, [], self.base(leaf.input)
+        strides = {axis_name: axis for axis_name, axis in self.strides(given).items() if axis.kind not in HEAD_AXES}
+        counts = []
+        for (stride, axis), index in zip(strides.items(), self._indices(leaf), strict=True):
+            count = str(axis.size) if axis.kind == "size" else "q_len" if axis.kind == "query" else "k_len"
+            counts += [count] if axis.kind != "size" else []
+            place = self.place_name(leaf, stride)
+            lines.append(f"{place} = within({index}, {count if axis.per == 1 else f'tl.cdiv({count}, {axis.per})'})")
+            text += f" + {place}.to(tl.int64) * {stride}"
+        # an empty sequence has no entry to move to
+        there = f", mask={counts[0]} > 0, other=0" if counts else ""
+        return [*lines, f"{leaf.name} = tl.load({text}{there}){CASTS[given.dtype]}"]
+
+    def _indices(self, leaf: Leaf) -> Iterator[str]:
+        """The indices of an input's axes other than batch and heads, not yet clamped."""
+        written = list(leaf.index)
+        for i, axis in enumerate(leaf.input.axes):
+            if axis.kind in HEAD_AXES:
+                continue
+            if i not in leaf.input.written:
+                place = "row" if axis.kind == "query" else "k_pos"
+                yield (place if axis.per == 1 else f"({place} // {axis.per})") + self.way(_SIDES[axis.kind])
+                continue
+            node = written.pop(0)
+            if axis.kind == "query":
+                shift = Node("-", (Node("var", (), "k_len", "int"), Node("var", (), "q_len", "int")), None, "int")
+                node = Node("-", (node, shift), None, "int")
+            yield self.text(node)
+
+    def place_name(self, leaf: Leaf, stride: str) -> str:
+        """What kernels call the place of a leaf along the axis of a stride."""
+        return f"{leaf.name}_{stride.split('_stride_')[-1]}"
+
+    def entry(self, leaf: Leaf) -> str:
+        """The place of a looked-up entry among all entries of its tables."""
+        places = [
+            (self.place_name(leaf, stride), axis.size)
+            for stride, axis in self.strides(leaf.input).items()
+            if axis.kind == "size"
+        ]
+        text = places[0][0]
+        for place, size in places[1:]:
+            text = f"({text}) * {size} + {place}" if " " in text else f"{text} * {size} + {place}"
+        return text
+
+    # -- parameters ----------------------------------------------------------------------------------------------
+
+    @cached_property
+    def arguments(self) -> tuple[str, ...]:
+        """What the kernel takes for its terms: options, scalars, pointers and strides, by name."""
+        names = [o.keyword for o in self.spec.options]
+        for given in self.spec.inputs:
+            names += [f"{given.name}_ptr", *self.strides(given)] if given.axes else [given.name]
+        return tuple(names)
+
+    def strides(self, given: Input) -> dict[str, Axis]:
+        """The names of an input's strides, and their axes."""
+        axes = seen_axes(given, self.spec)
+        kinds = [axis.kind for axis in axes]
+        found = {}
+        for i, axis in enumerate(axes):
+            word = "entry" if axis.kind == "size" else axis.kind
+            many = str(kinds[:i].count(axis.kind)) if kinds.count(axis.kind) > 1 else ""
+            found[f"{given.name}_stride_{word}{many}"] = axis
+        return found
+
+    def passed(self, texts: Iterable[str], known: Iterable[str], more: Iterable[str] = ()) -> tuple[str, ...]:
+        """The names of the kernel's, and of `more`, that a step's texts read, apart from those it knows anyway."""
+        words = {word for text in texts for word in re.findall(r"\w+", text)} - set(known)
+        outer = [line.split(" = ")[0] for site in ("program", "head") for line in self.loads(site)]
+        candidates = ["b", "h", "kv_h", "row", "q_pos", "k_pos", "q_len", "k_len", *outer, *self.arguments, *more]
+        return tuple(name for name in dict.fromkeys(candidates) if name in words)
+
+
+def seen_axes(given: Input, spec: Spec) -> tuple[Axis, ...]:
+    """The axes of an input as kernels see it: rows of packed sequences have no batch, a scan puts the tokens last."""
+    axes = tuple(a for a in given.axes if not (a.kind == "batch" and spec.packed and given.rows))
+    return tuple(sorted(axes, key=lambda a: (*HEAD_AXES, "token").index(a.kind))) if given.scan else axes
+
+
+def _inside_out(node: Node) -> Iterator[Node]:
+    """A node and all below it, what it is made of first."""
+    for arg in node.args:
+        yield from _inside_out(arg)
+    yield node

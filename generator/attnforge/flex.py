@@ -73,7 +73,6 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Flex:
     score, mask = _placed(score, spec), _placed(mask, spec)
     prepare = [line for given in spec.inputs if given.axes for line in _prepared(given, spec)]
     words = _words((*score, *mask, *prepare, *(a.default or "" for a in taken)))
-    seen = _words(mask) | {axis for i in spec.inputs if i.name in _words(mask) for axis in i.kinds}
     return Flex(
         arguments=taken,
         facts=tuple((name, *fact) for name, fact in _FACTS.items() if name in words),
@@ -81,8 +80,8 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Flex:
         views=tuple(leaf.views),
         score=tuple(score),
         mask=tuple(mask),
-        mask_batch="q.shape[0]" if not spec.packed and {"b", "batch"} & seen else "None",
-        mask_heads="q.shape[-2]" if {"h", "head"} & seen else "None",
+        mask_batch="q.shape[0]" if "b" in _words(mask) else "None",
+        mask_heads="q.shape[-2]" if "h" in _words(mask) else "None",
         read_at_both=tuple(i.name for i in spec.inputs if "token" in i.kinds),
         words=frozenset(words),
     )
@@ -168,7 +167,7 @@ class _Leaf:
         for i, axis in enumerate(given.axes):
             if i in given.written:
                 texts.append(self._index(axis, written.pop(0)))
-            elif axis in given_axes(given, self.packed):
+            elif axis in _given_axes(given, self.packed):
                 texts.append(places[axis.kind] + (f" // {axis.per}" if axis.per != 1 else ""))
         return f"{self._viewed.get(node, given.name)}[{', '.join(texts)}]"
 
@@ -202,12 +201,12 @@ def _clamped(index: Node, last: Node) -> Node:
 
 def _ending(read: Node, number: int) -> str:
     """What tells a read of an input from its others."""
-    position = read.args[0] if len(read.args) == 1 else None
-    return str(position.value) if position is not None and position.op == "var" else f"at{number}"
+    position = str(read.args[0].value) if len(read.args) == 1 else ""
+    return position if position in ("q", "k") else f"at{number}"
 
 
-def given_axes(given: Input, packed: bool) -> tuple[Axis, ...]:
-    """The axes that the user gives: rows of packed sequences stand in one axis, without a batch."""
+def _given_axes(given: Input, packed: bool) -> tuple[Axis, ...]:
+    """What the user gives: rows of packed sequences stand in one axis, without a batch."""
     return tuple(a for a in given.axes if a.kind != "batch") if packed and given.rows else given.axes
 
 
@@ -219,7 +218,7 @@ def _prepared(given: Input, spec: Spec) -> Iterable[str]:
         text += f"[(None,) * ({len(given.axes)} - {given.name}.dim())]"
     if given.dtype == "float":
         text += ".to(dtype)"
-    axes = given_axes(given, spec.packed)
+    axes = _given_axes(given, spec.packed)
     kinds = [axis.kind for axis in axes]
     if given.scan and spec.packed:
         at = kinds.index("token")

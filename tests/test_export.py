@@ -40,7 +40,7 @@ inputs:
     "axes": """
 mask:
   - expr: "shown or k < seen_rows"
-  - expr: "not hidden or kept[q]"
+  - expr: "not hidden or opened[q]"
 score:
   - expr: "score * one + two * three + four[k] - four[q]"
   - expr: "score + other[q] * other[k] + whole * 0.5 + plain"
@@ -48,7 +48,7 @@ inputs:
   shown: {axes: [batch, key], dtype: bool}
   seen_rows: {axes: [query, head], dtype: int}
   hidden: {axes: [key, kv_head], dtype: bool}
-  kept: {axes: [token], dtype: bool}
+  opened: {axes: [token], dtype: bool}
   one: {axes: [head], grad: true}
   two: {axes: [kv_head, batch], grad: true}
   three: {axes: [head, query, batch], grad: true}
@@ -137,18 +137,20 @@ inputs:
 layout: packed
 mask:
   - expr: "k <= q + b or k_len - k < few"
-  - expr: "shown or q == 0 or kept[k]"
+  - expr: "shown or q == 0 or opened[k]"
 score:
   - expr: "score * one + two * three + four[k] - four[q] + q_len / (k_len + 1) + b"
 inputs:
   few: {axes: [batch], dtype: int}
   shown: {axes: [batch, key], dtype: bool}
-  kept: {axes: [token], dtype: bool}
+  opened: {axes: [token], dtype: bool}
   one: {axes: [head, batch], grad: true}
   two: {axes: [kv_head], grad: true}
   three: {axes: [head, query, batch], grad: true}
   four: {axes: [kv_head, token], grad: true, scan: cumsum}
 """,
+    "sinks": "sink: true\nmask: [causal]\nscore: [softcap: {cap: 3.0}]\n",
+    "packed_sinks": "layout: packed\nsink: true\nheads: equal\nmask: [sliding_window: {size: 2}]\n",
     "packed_turned": """
 layout: packed
 rope: {layout: interleaved}
@@ -354,8 +356,23 @@ def test_rows_without_keys_are_zero(variants: Callable[[str], Variant]) -> None:
         assert (lse[..., :unseen] == -torch.inf).all() and lse[..., unseen:].isfinite().all()
 
 
+def test_sinks_are_the_lse_of_rows_without_keys(variants: Callable[[str], Variant]) -> None:
+    of = variants("sinks")
+    operands, keywords = arguments(of, Case((3,), (0,), (2, 2)))
+    out, lse = of.exported["attention"](*operands, **keywords, return_lse=True)
+    assert not out.any()
+    assert torch.equal(lse, keywords["sinks"][:, None].expand_as(lse))
+
+
+def test_dropout_is_refused_with_the_reason(tmp_path: Path) -> None:
+    path = written("dropped", "dropout: true", tmp_path)
+    result = CliRunner().invoke(cli.main, ["export", str(path), "--to", "flex"])
+    assert result.exit_code == 2 and result.stdout == ""
+    assert "dropped.yaml: FlexAttention has no dropout" in result.stderr
+
+
 def test_only_the_output_comes_unless_the_lse_is_asked_for(variants: Callable[[str], Variant]) -> None:
-    for name in ("full", "packed_full"):
+    for name in ("full", "packed_full", "sinks"):
         of = variants(name)
         operands, keywords = arguments(of, cases(of)[0])
         out, _ = of.exported["attention"](*operands, **keywords, scale=0.3, return_lse=True)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c7c6bbcfdd9719a4
-#   text hash     5cd05682930bfa0b
+#   content hash  177459107600866b
+#   text hash     2e2cf704e121c54d
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head."""
 

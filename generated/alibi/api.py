@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c7c6bbcfdd9719a4
-#   text hash     1240c65792f3d2b6
+#   content hash  177459107600866b
+#   text hash     55949345673ed71e
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

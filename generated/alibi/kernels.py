@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c7c6bbcfdd9719a4
-#   text hash     d4b27105e6f0e218
+#   content hash  177459107600866b
+#   text hash     6af73ccceb234edc
 #   render with   attnforge render specs/alibi.yaml
 """The kernels: Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c7c6bbcfdd9719a4
-#   text hash     5f2efaef2b491fd5
+#   content hash  177459107600866b
+#   text hash     abe3be5269cd39c7
 #   render with   attnforge render specs/alibi.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

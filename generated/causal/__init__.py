@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  733fa8303b7ab8bc
-#   text hash     572e710cf24753f2
+#   content hash  fc27676e20061436
+#   text hash     4314c4f0b5f05599
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  733fa8303b7ab8bc
-#   text hash     9171fd4062e028a8
+#   content hash  fc27676e20061436
+#   text hash     8efd5c18a08be550
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

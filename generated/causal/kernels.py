@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  733fa8303b7ab8bc
-#   text hash     60cc837ef76f7651
+#   content hash  fc27676e20061436
+#   text hash     618eb3ab3c1c1783
 #   render with   attnforge render specs/causal.yaml
 """The kernels: Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  733fa8303b7ab8bc
-#   text hash     74495032a38b99f8
+#   content hash  fc27676e20061436
+#   text hash     363951567a9f4169
 #   render with   attnforge render specs/causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7c234806b43ab297
-#   text hash     d6e74b5ab42401fd
+#   content hash  6002a379c63cc9c0
+#   text hash     164315d6ed8130ad
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

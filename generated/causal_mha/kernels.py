@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7c234806b43ab297
-#   text hash     cdcfb473299ae17f
+#   content hash  6002a379c63cc9c0
+#   text hash     28a84e2124331391
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernels: Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7c234806b43ab297
-#   text hash     46530b35bec355d8
+#   content hash  6002a379c63cc9c0
+#   text hash     bd9a27c77cfa1968
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8fc780798554391c
-#   text hash     101b4b4d480ea3ed
+#   content hash  bc1f29ef0fab7de2
+#   text hash     cf1d40964fd3390c
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask."""
 

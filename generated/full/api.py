@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8fc780798554391c
-#   text hash     88f18830ac5a2cd5
+#   content hash  bc1f29ef0fab7de2
+#   text hash     7374a76ccf54f418
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

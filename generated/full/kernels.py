@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8fc780798554391c
-#   text hash     0c54ca07c4946c7e
+#   content hash  bc1f29ef0fab7de2
+#   text hash     413c2e5203f184f2
 #   render with   attnforge render specs/full.yaml
 """The kernels: Softmax attention without a mask.
 

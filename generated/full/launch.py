@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8fc780798554391c
-#   text hash     562f8808b81fb8e2
+#   content hash  bc1f29ef0fab7de2
+#   text hash     8b9fe18d41f2dcd9
 #   render with   attnforge render specs/full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  05e5c519385bb238
-#   text hash     18cfbdbbb790549c
+#   content hash  6dac3d2b2e5c95e8
+#   text hash     160c1b64103b28ab
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head."""
 

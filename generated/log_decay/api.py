@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  05e5c519385bb238
-#   text hash     ae36b1cd0d8b70c8
+#   content hash  6dac3d2b2e5c95e8
+#   text hash     0ec8a4ef9035b131
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

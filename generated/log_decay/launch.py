@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  05e5c519385bb238
-#   text hash     054f756ca4c6db53
+#   content hash  6dac3d2b2e5c95e8
+#   text hash     342518e5c2418ed4
 #   render with   attnforge render specs/log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  05e5c519385bb238
-#   text hash     e872875d31824cca
+#   content hash  6dac3d2b2e5c95e8
+#   text hash     03e1cdf7e1f6c599
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -94,7 +94,8 @@ class _Rounded(torch.autograd.Function):
         lse = lse / log2e
         top = weight.amax(-1, keepdim=True) if score.shape[-1] else torch.ones_like(lse)[..., None]
         top = torch.where(top == 0, 1.0, top)
-        out = torch.einsum("bhij,bjhd->bhid", (weight / top).to(dtype).to(v.dtype), v) * top
+        weight = (weight / top).to(dtype).to(v.dtype)
+        out = torch.einsum("bhij,bjhd->bhid", weight, v) * top
         ctx.save_for_backward(score, v, out.to(dtype).to(v.dtype), lse)
         ctx.dtype, ctx.log2e = dtype, log2e
         return out, lse
@@ -104,9 +105,11 @@ class _Rounded(torch.autograd.Function):
         score, v, out, lse = ctx.saved_tensors
         lse = torch.where(lse == -math.inf, math.inf, lse)
         weight = torch.exp2(score * ctx.log2e - (lse * ctx.log2e)[..., None])
-        dv = torch.einsum("bhij,bhid->bjhd", weight.to(ctx.dtype).to(v.dtype), dout)
+        rounded = weight.to(ctx.dtype).to(v.dtype)
+        dweight = torch.einsum("bhid,bjhd->bhij", dout, v)
+        dv = torch.einsum("bhij,bhid->bjhd", rounded, dout)
         delta = (out * dout).sum(-1) - dlse
-        return weight * (torch.einsum("bhid,bjhd->bhij", dout, v) - delta[..., None]), dv, None
+        return weight * (dweight - delta[..., None]), dv, None
 
 
 class _Round(torch.autograd.Function):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  3d0328b022c4c75f
-#   text hash     d18a05ec9315db6b
+#   content hash  d57676df2a3d2ede
+#   text hash     e1264bcf1b1fffa0
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor."""
 

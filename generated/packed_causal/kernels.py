@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  3d0328b022c4c75f
-#   text hash     c98adb434b75e4de
+#   content hash  d57676df2a3d2ede
+#   text hash     9e38739ea1a518de
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernels: Causal attention for sequences packed into one tensor.
 

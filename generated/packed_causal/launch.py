@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  3d0328b022c4c75f
-#   text hash     9282ee0a2883d41c
+#   content hash  d57676df2a3d2ede
+#   text hash     836bb10ca1c9e0a5
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

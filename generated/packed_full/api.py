@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  d7c93033fb70c8af
-#   text hash     e0075c8865e39ae4
+#   content hash  58a25e4de31121c3
+#   text hash     a9b388bad4931afe
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  d7c93033fb70c8af
-#   text hash     cfc2d6e509acac6a
+#   content hash  58a25e4de31121c3
+#   text hash     83c3cd7e32b5410d
 #   render with   attnforge render specs/packed_full.yaml
 """The kernels: Softmax attention without a mask, for sequences packed into one tensor.
 

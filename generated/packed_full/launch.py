@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  d7c93033fb70c8af
-#   text hash     9b2658da4955e36c
+#   content hash  58a25e4de31121c3
+#   text hash     9a9781b3d40a09cf
 #   render with   attnforge render specs/packed_full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

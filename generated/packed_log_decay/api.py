@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4c790c9c6aceb31c
-#   text hash     25f7b7b3aa7327ab
+#   content hash  cff1a32cf1bd785d
+#   text hash     9acf5747152ddefe
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4c790c9c6aceb31c
-#   text hash     1f15cec12a45b83b
+#   content hash  cff1a32cf1bd785d
+#   text hash     44ee299dcbe1c5ae
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  7ce69e0c010c5b2b
-#   text hash     a4c5037fe56b4243
+#   content hash  9c635142a5b8e660
+#   text hash     d4fa23f8124eb6c7
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  7ce69e0c010c5b2b
-#   text hash     8dab9a0cd2895896
+#   content hash  9c635142a5b8e660
+#   text hash     9396fb446ac28abb
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2623bc4383989b84
-#   text hash     49107de52358cbfc
+#   content hash  62c91ca2f958e2ae
+#   text hash     9ae43f5047e329ab
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2623bc4383989b84
-#   text hash     d2e47010172bb0c0
+#   content hash  62c91ca2f958e2ae
+#   text hash     4a307dd291aee02b
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernels: Causal attention with a prefix, of each sequence's own length, that every query sees.
 

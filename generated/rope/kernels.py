@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  358b674a0849cd2c
-#   text hash     4cc51debf1e950da
+#   content hash  fb29a1e88fa334d4
+#   text hash     9a176ba6046bfe97
 #   render with   attnforge render specs/rope.yaml
 """The kernels: Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  358b674a0849cd2c
-#   text hash     4edfe6c4b9e4ac97
+#   content hash  fb29a1e88fa334d4
+#   text hash     1abae671c7670077
 #   render with   attnforge render specs/rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

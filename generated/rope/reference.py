@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  358b674a0849cd2c
-#   text hash     8c3845b5dc0e65ee
+#   content hash  fb29a1e88fa334d4
+#   text hash     a0357db9035b785d
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -107,7 +107,8 @@ class _Rounded(torch.autograd.Function):
         lse = lse / log2e
         top = weight.amax(-1, keepdim=True) if score.shape[-1] else torch.ones_like(lse)[..., None]
         top = torch.where(top == 0, 1.0, top)
-        out = torch.einsum("bhij,bjhd->bhid", (weight / top).to(dtype).to(v.dtype), v) * top
+        weight = (weight / top).to(dtype).to(v.dtype)
+        out = torch.einsum("bhij,bjhd->bhid", weight, v) * top
         ctx.save_for_backward(score, v, out.to(dtype).to(v.dtype), lse)
         ctx.dtype, ctx.log2e = dtype, log2e
         return out, lse
@@ -117,9 +118,11 @@ class _Rounded(torch.autograd.Function):
         score, v, out, lse = ctx.saved_tensors
         lse = torch.where(lse == -math.inf, math.inf, lse)
         weight = torch.exp2(score * ctx.log2e - (lse * ctx.log2e)[..., None])
-        dv = torch.einsum("bhij,bhid->bjhd", weight.to(ctx.dtype).to(v.dtype), dout)
+        rounded = weight.to(ctx.dtype).to(v.dtype)
+        dweight = torch.einsum("bhid,bjhd->bhij", dout, v)
+        dv = torch.einsum("bhij,bhid->bjhd", rounded, dout)
         delta = (out * dout).sum(-1) - dlse
-        return weight * (torch.einsum("bhid,bjhd->bhij", dout, v) - delta[..., None]), dv, None
+        return weight * (dweight - delta[..., None]), dv, None
 
 
 class _Round(torch.autograd.Function):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a08d478580c451fb
-#   text hash     411f8f5864d2f846
+#   content hash  a9aa2ce65a4452f0
+#   text hash     f39be3f8e1f0a9c5
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

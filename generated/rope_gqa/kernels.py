@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a08d478580c451fb
-#   text hash     b0fc08b09ab535ed
+#   content hash  a9aa2ce65a4452f0
+#   text hash     a1bab8a6e92d7a8f
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads.
 

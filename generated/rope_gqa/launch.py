@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a08d478580c451fb
-#   text hash     4585dd2b6aeb8a58
+#   content hash  a9aa2ce65a4452f0
+#   text hash     f2da4c33a29eb11e
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  e1ee56426783f6ab
-#   text hash     7927d9bbae917333
+#   content hash  c2ba17d7c4ddda0f
+#   text hash     9105a4845aa5b1fa
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  e1ee56426783f6ab
-#   text hash     8e5465cab15f8f9c
+#   content hash  c2ba17d7c4ddda0f
+#   text hash     7802ba57911c6592
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

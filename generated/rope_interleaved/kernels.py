@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  e1ee56426783f6ab
-#   text hash     c5c8977dbe7cfb8a
+#   content hash  c2ba17d7c4ddda0f
+#   text hash     9d67b51425c7372d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernels: Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  e1ee56426783f6ab
-#   text hash     2115fcd5634725de
+#   content hash  c2ba17d7c4ddda0f
+#   text hash     057d6a5bf6e13c3c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  10e40e3a5e892af9
-#   text hash     cb7486541668c3cf
+#   content hash  f7caaa11f392cc0d
+#   text hash     e1452c66f8cb14c3
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  10e40e3a5e892af9
-#   text hash     1a9b5980c5eb2137
+#   content hash  f7caaa11f392cc0d
+#   text hash     6eb2e036081901b5
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  10e40e3a5e892af9
-#   text hash     763ee2a43972345e
+#   content hash  f7caaa11f392cc0d
+#   text hash     f0d44ddb48db088e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

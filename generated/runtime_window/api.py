@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f1308f6e8358d9df
-#   text hash     585ab1a877e660ee
+#   content hash  ff4baef2e58c4874
+#   text hash     ef0863eeab4ee358
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f1308f6e8358d9df
-#   text hash     484be70fb5379ff9
+#   content hash  ff4baef2e58c4874
+#   text hash     03a0c343356ff995
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

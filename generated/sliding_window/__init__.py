@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9cd741d33c62512b
-#   text hash     1deafd9633671405
+#   content hash  ac110fdc8f51f322
+#   text hash     c66208aec8eba4b8
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9cd741d33c62512b
-#   text hash     6d0071279ca0c653
+#   content hash  ac110fdc8f51f322
+#   text hash     5b7ca8d5741f01ce
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9cd741d33c62512b
-#   text hash     858eaa15e26f8d3a
+#   content hash  ac110fdc8f51f322
+#   text hash     64f2d177b6f39bb3
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernels: Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9cd741d33c62512b
-#   text hash     710bbceb63b12270
+#   content hash  ac110fdc8f51f322
+#   text hash     0ef1117d481c0226
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  89e3dd1bacb1ded0
-#   text hash     99f00f37df9ff470
+#   content hash  830344fbf34b497f
+#   text hash     7d306c0319e2838b
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  89e3dd1bacb1ded0
-#   text hash     a308fd996cd5df7b
+#   content hash  830344fbf34b497f
+#   text hash     42d162f5bf79548b
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  89e3dd1bacb1ded0
-#   text hash     28400659efec7977
+#   content hash  830344fbf34b497f
+#   text hash     39a69c39ba6bcba1
 #   render with   attnforge render specs/softcap.yaml
 """The kernels: Causal attention with scores capped smoothly at 30.
 

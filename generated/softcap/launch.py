@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  89e3dd1bacb1ded0
-#   text hash     7cc49089d354d339
+#   content hash  830344fbf34b497f
+#   text hash     0ac6f1ef455b3a76
 #   render with   attnforge render specs/softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

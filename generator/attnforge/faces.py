@@ -23,7 +23,7 @@ class Parameter:
     @property
     def varies(self) -> bool:
         """Whether the compiler must not bind itself to this value: lengths and options change from call to call."""
-        return self.type == "i32" and "_stride_" not in self.name
+        return self.type in ("i32", "i64") and "_stride_" not in self.name
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,10 @@ class Faces:
     def forward(self) -> Kernel:
         """One tile of queries, over the keys that it sees."""
         step = self._step(
-            self.by_query, ("acc", "m", "l", "q_tile", "k_desc", "v_desc"), [line.text for line in self.by_query.score]
+            "forward",
+            self.by_query,
+            ("acc", "m", "l", "q_tile", "k_desc", "v_desc"),
+            [line.text for line in self.by_query.score],
         )
         return Kernel(
             "forward",
@@ -78,6 +81,8 @@ class Faces:
                 Parameter("lse_ptr", "*fp32", "lse"),
                 *self._sizes(),
                 *self._given(self.by_query),
+                *self._sunk(),
+                *self._dropped(),
                 *self._constants("GROUP", "DV", "BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "PRECISION"),
             ),
             step,
@@ -120,10 +125,11 @@ class Faces:
                 Parameter("delta_ptr", "*fp32", "delta"),
                 *self._sizes(),
                 *self._given(self.by_key),
+                *self._dropped(),
                 *(Parameter(f"{s.name}_ptr", "*fp32", s.name) for s in self.by_key.learned),
                 *self._constants("GROUP", "D", "DV", "BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "PRECISION"),
             ),
-            self._step(self.by_key, names, self._backward_texts(self.by_key)),
+            self._step("backward_dkv", self.by_key, names, self._backward_texts(self.by_key)),
         )
 
     @cached_property
@@ -139,10 +145,11 @@ class Faces:
                 Parameter("delta_ptr", "*fp32", "delta"),
                 *self._sizes(),
                 *self._given(self.by_query),
+                *self._dropped(),
                 *(Parameter(f"{s.name}_ptr", "*fp32", s.name) for s in self.by_query.learned),
                 *self._constants("GROUP", "D", "BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "PRECISION"),
             ),
-            self._step(self.by_query, names, self._backward_texts(self.by_query)),
+            self._step("backward_dq", self.by_query, names, self._backward_texts(self.by_query)),
         )
 
     @cached_property
@@ -236,6 +243,7 @@ class Faces:
                 Parameter("own_batches", "i32", batch),
                 Parameter("own_heads", "i32", heads),
                 *self._given(view),
+                *self._dropped(),
                 *self._constants("GROUP", "BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "PRECISION"),
             ),
         )
@@ -289,12 +297,23 @@ class Faces:
             for i, name in enumerate(view.strides(given)):
                 yield Parameter(name, "i32", f"_stride({given.name}, {i})")
 
+    def _sunk(self) -> Iterable[Parameter]:
+        if self.spec.sink:
+            yield Parameter("sinks_ptr", "*fp32", "sinks")
+            yield Parameter("sinks_stride_head", "i32", "_stride(sinks, 0)")
+
+    def _dropped(self) -> Iterable[Parameter]:
+        if self.spec.dropout:
+            yield Parameter("seed", "i64", "seed")
+            yield Parameter("drop_below", "i32", "_drop_below(dropout_p)")
+            yield Parameter("rescale", "fp32", "1 / (1 - dropout_p)")
+
     def _constants(self, *names: str) -> Iterable[Parameter]:
         return [
             Parameter(n, "constexpr", _CONSTANTS.get(n, n.lower())) for n in names if n != "GROUP" or self.spec.grouped
         ]
 
-    def _step(self, view: View, own: tuple[str, ...], texts: Iterable[str]) -> tuple[str, ...]:
+    def _step(self, name: str, view: View, own: tuple[str, ...], texts: Iterable[str]) -> tuple[str, ...]:
         """A step's parameters: its own names, where it stands, and what the terms' texts read."""
         by_query = view.own == "q"
         place = ("k_offset" if by_query else "q_offset") if self.spec.packed else "b"
@@ -303,6 +322,8 @@ class Faces:
         inside = ("k_pos",) if by_query else ("row", "q_pos", "q_first")
         texts = [*texts, *(line.text for line in view.keep), *view.loads("step"), *view.loads("mask")]
         blocks = ("BLOCK_N" if by_query else "BLOCK_M", "BLOCK_D", "BLOCK_DV", "PRECISION", "MASKED")
+        if self.spec.dropout:
+            texts += ["rescale", view.kept] if name != "forward" else [view.kept]
         made = {line.split(" = ")[0] for site in ("step", "mask") for line in view.loads(site)}
         sums = [name for s in view.tables for name in (f"{s.name}_ptr", f"{s.name}_row")]
         return (*known, *view.passed(texts, {*known, *inside, *made}, ("slot", *sums)), *blocks)

@@ -28,11 +28,12 @@ _PACKED_PLACES = {
 # what the factory takes where it needs it: the type, and where `attention` has it from
 _FACTS = {
     "batch": ("int", "q.shape[0]"),
-    "heads": ("int", "q.shape[-2]"),
-    "kv_heads": ("int", "k.shape[-2]"),
+    "heads": ("int", "q.shape[1]"),
+    "kv_heads": ("int", "k.shape[1]"),
     "device": ("torch.device", "q.device"),
     "dtype": ("torch.dtype", "dtype"),
 }
+_OUTSIDE = frozenset(("cos", "sin", "positions", "sinks"))  # keywords that `attention` alone needs
 _KEEP = Node("local", (), "keep", "bool")
 _SHIFT = Node("option", (), "shift", "int")
 _ZERO, _ONE = Node("num", (), 0, "int"), Node("num", (), 1, "int")
@@ -60,7 +61,11 @@ class Flex:
 
 def build(spec: Spec, arguments: Iterable[Argument]) -> Flex:
     """Prints the terms of a spec for FlexAttention; `arguments` are the plan's."""
-    taken = tuple(a for a in arguments if a.name not in ("cos", "sin", "positions"))
+    if spec.dropout:
+        raise Inexpressible(
+            "FlexAttention has no dropout: its functions see scores, never the weights after the softmax"
+        )
+    taken = tuple(a for a in arguments if a.name not in _OUTSIDE)
     scores = [printers.with_score(_bound(term.score, spec)) for term in spec.scores]
     masks = [_bound(mask.keep, spec) for mask in spec.masks]
     leaf = _Leaf(spec, scores)
@@ -81,7 +86,7 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Flex:
         score=tuple(score),
         mask=tuple(mask),
         mask_batch="q.shape[0]" if "b" in _words(mask) else "None",
-        mask_heads="q.shape[-2]" if "h" in _words(mask) else "None",
+        mask_heads="q.shape[1]" if "h" in _words(mask) else "None",
         read_at_both=tuple(i.name for i in spec.inputs if "token" in i.kinds),
         words=frozenset(words),
     )
@@ -173,6 +178,7 @@ class _Leaf:
 
     def _index(self, axis: Axis, index: Node) -> str:
         """An index that stands in the spec, clamped into its axis where it may leave it."""
+        index = printers.fold(index)
         own = {"token": ("q", "k"), "query": "q", "key": "k"}.get(axis.kind, ())
         if index.op == "var" and index.value in own:
             if index.value == "k":

@@ -254,7 +254,12 @@ class Reader:
         names = [o.keyword for o in self.spec.options]
         for given in self.spec.inputs:
             names += [f"{given.name}_ptr", *self.strides(given)] if given.axes else [given.name]
-        return tuple(names)
+        return (*names, *(("seed", "drop_below", "rescale") if self.spec.dropout else ()))
+
+    @property
+    def kept(self) -> str:
+        """Text of which of a tile's weights dropout keeps."""
+        return "kept(seed, drop_below, b, h, row, k_start, k_tile.shape[0])" + (".T" if self.own == "k" else "")
 
     def strides(self, given: Input) -> dict[str, Axis]:
         """The names of an input's strides, and their axes."""
@@ -271,7 +276,20 @@ class Reader:
         """The names of the kernel's, and of `more`, that a step's texts read, apart from those it knows anyway."""
         words = {word for text in texts for word in re.findall(r"\w+", text)} - set(known)
         outer = [line.split(" = ")[0] for site in ("program", "head") for line in self.loads(site)]
-        candidates = ["b", "h", "kv_h", "row", "q_pos", "k_pos", "q_len", "k_len", *outer, *self.arguments, *more]
+        candidates = [
+            "b",
+            "h",
+            "kv_h",
+            "row",
+            "k_start",
+            "q_pos",
+            "k_pos",
+            "q_len",
+            "k_len",
+            *outer,
+            *self.arguments,
+            *more,
+        ]
         return tuple(name for name in dict.fromkeys(candidates) if name in words)
 
 

@@ -8,11 +8,11 @@ import re
 
 from .parser import WORDS
 
-# keywords that the generated functions have anyway
+# keywords that generated functions have anyway
 CALL = frozenset(
     """
-    cos cu_seqlens cu_seqlens_k cu_seqlens_q k max_seqlen max_seqlen_k max_seqlen_q positions q return_lse scale
-    sin v
+    cos cu_seqlens cu_seqlens_k cu_seqlens_q dropout_p k max_seqlen max_seqlen_k max_seqlen_q positions q return_lse
+    scale seed sin sinks v
     """.split()  # noqa: SIM905
 )
 # what the generated files call their own values
@@ -20,16 +20,17 @@ _LOCAL = frozenset(
     """
     acc add_by_entry add_by_row_and_entry add_product all_batches angles annotations attend attention backward
     batch batches block block_d block_dv block_half block_m block_n block_t case contextlib count ctx cuts_k
-    cuts_q dataclass delta device dims dk dlse dout dp dq ds dtype dv field first first_row forward found full
-    full_first full_last generator got grad gradients grads h heads hi i inputs inside itertools json k_desc
-    k_end k_first k_last k_len k_offset k_pos k_start k_tile k_total keep kernels key key_tiles kv_h kv_heads l
-    last launch learn_from_keys learn_from_queries left length lengths lens lo load_pairs load_rows load_vector
-    log2_lse longest low lse lse_dtype lses m m_new make math names need numbers os out out_dtype output outs
-    own_b own_batches own_h own_heads p pair pivot place places position pytest q_desc q_end q_first q_last
-    q_len q_offset q_pos q_start q_tile q_total query query_tiles reference replace result rotate rounds_to row
-    rows scaled scan self sequence shape shift shrink sizes slope slot span speeds stages step store_rows
-    stream stride sums tensors test tile tiles tl token tokens top torch total triton turned units upstream
-    value visible wanted warps weight whole_floor whole_tiles within
+    cuts_q dataclass delta device dims dk dlse dout dp dq drop_below ds dsinks dtype dv eighth field first
+    first_row forward found full full_first full_last generator got grad gradients grads h half halves heads hi
+    i inputs inside itertools json k_desc k_end k_first k_last k_len k_offset k_pos k_start k_tile k_total keep
+    kept kernels key key_tiles kv_h kv_heads l last launch learn_from_keys learn_from_queries left length
+    lengths lens lo load_pairs load_rows load_vector log2_lse longest low lse lse_dtype lses m m_new make math
+    names need numbers os out out_dtype output outs own_b own_batches own_h own_heads p pair pivot place places
+    position pytest q_desc q_end q_first q_last q_len q_offset q_pos q_start q_tile q_total query query_tiles
+    reference replace rescale result rotate rounds_to row rows scaled scan self sequence shape share shift
+    shrink sink sizes slope slot span speeds stages stays step store_rows stream stride sums tensors test tile
+    tiles tl token tokens top torch total triton turned units upstream used value visible wanted warps weight
+    whole_floor whole_tiles within words
     """.split()  # noqa: SIM905
 )
 # what modules for other libraries call theirs
@@ -54,7 +55,7 @@ def wrong_keyword(name: str) -> str | None:
     if name in WORDS:
         return f"{name!r} is a word of the expression language"
     if name in CALL:
-        return f"{name!r} is a keyword that every generated function has"
+        return f"{name!r} is a keyword that generated functions have"
     if name in _LOCAL | _EXPORTED or "_stride_" in name or name.endswith(_ENDINGS) or re.fullmatch(_ENTRY, name):
         return f"{name!r} is a name of the generated code's own: choose another one"
     return None

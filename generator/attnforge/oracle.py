@@ -89,6 +89,7 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
         node = printers.with_score(printers.with_numbers(term.score, numbers))
         score.append(Line(printers.torch(node, leaf), _one_line(term.label)))
     shapes = {i.name: _shape(i, spec.packed) for i in spec.inputs if i.axes}
+    shapes |= {"sinks": "(Hq,)"} if spec.sink else {}
     if spec.rope:
         shapes["positions"] = "(Nk,)" if spec.packed else "(B, Tk)"
     return Oracle(
@@ -97,7 +98,7 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
         prepare={i.name: text for i in spec.inputs if (text := _prepare(i, i.name in leaf.gathered))},
         slices={i.name: _slice(i) for i in spec.inputs if i.axes},
         guarded=guarded,
-        sequence=leaf.sequence,
+        sequence=leaf.sequence or (spec.packed and spec.dropout),
         shapes=shapes,
         full_axes={i.name: text for i in spec.inputs if (text := _full_axes(i, spec.packed))},
         samples={a.name: _sample(a, shapes, spec) for a in arguments},
@@ -139,6 +140,8 @@ def _sample(argument: Argument, shapes: dict[str, str], spec: Spec) -> str:
     shape = shapes.get(argument.name, "")
     if argument.name in ("cos", "sin"):
         return f"angles.{argument.name}()"
+    if argument.name == "dropout_p":
+        return "0.25"
     if argument.kind == "scalar":
         low = argument.minimum if argument.minimum is not None else 0
         high = argument.maximum if argument.maximum is not None else math.inf

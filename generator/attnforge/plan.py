@@ -31,6 +31,7 @@ class Argument:
     scan: bool = False
     optional: bool = False
     default: str | None = None  # torch text that makes it when it is not given
+    value: str | None = None  # of a scalar: the default in the signature
     minimum: float | None = None
     maximum: float | None = None
     doc: str = ""
@@ -78,7 +79,8 @@ class Plan:
     @property
     def totals(self) -> tuple[str, ...]:
         """The learned inputs without an axis of rows: their gradients are a few sums over all of them."""
-        return tuple(r.input.name for r in self.learned if not r.input.rows)
+        rows = {r.input.name for r in self.learned if r.input.rows}
+        return tuple(name for name in self.learned_names if name not in rows)
 
     @property
     def vectors(self) -> bool:
@@ -136,11 +138,16 @@ class Plan:
         return (*cuts, *(a.name for a in self.extras if a.kind == "scalar"), "scale")
 
     @property
+    def learned_names(self) -> tuple[str, ...]:
+        """The learned inputs, and the sinks where there are any."""
+        return (*(r.input.name for r in self.learned), *(("sinks",) if self.spec.sink else ()))
+
+    @property
     def learned_places(self) -> tuple[int, ...]:
-        """Where q, k, v and the learned inputs stand among the operator's arguments."""
+        """Where q, k, v and what is learned besides stand among the operator's arguments."""
         names = [a.name for a in self.extras]
         first = 7 if self.spec.packed else 3
-        return (0, 1, 2, *(first + names.index(r.input.name) for r in self.learned))
+        return (0, 1, 2, *(first + names.index(name) for name in self.learned_names))
 
     def scan_texts(self, given: Input) -> tuple[str, str]:
         """How the host hands an input to the scan, and what it drops of the result."""
@@ -242,6 +249,14 @@ def _arguments(spec: Spec) -> Iterable[Argument]:
             default=_default(given) if given.default is not None else None,
             doc=given.description,
         )
+    if spec.sink:
+        doc = "a logit of each head that joins the denominator of the softmax and carries no value"
+        yield Argument("sinks", "tensor", "float", (Axis("head"),), grad=True, doc=doc)
+    if spec.dropout:
+        yield Argument(
+            "dropout_p", "scalar", "float", value="0.0", minimum=0, doc="share of the weights to drop, below 1"
+        )
+        yield Argument("seed", "scalar", "int", value="None", doc="tells which weights are dropped; needed if any are")
 
 
 _SIZES = {"head": ("h", "heads"), "kv_head": ("kv_h", "kv_heads")}

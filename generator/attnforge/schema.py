@@ -57,8 +57,8 @@ class SpecModel(_Model):
     rope: RopeModel | Literal[False] | None = None
     mask: list[TermModel] = Field([], description="A key is visible when every term allows it.")
     score: list[TermModel] = Field([], description="Applied in order to score = scale * (q . k).")
-    sink: Literal[False] = False
-    dropout: Literal[False] = False
+    sink: bool = Field(False, description="A learned logit of each query head joins the denominator: `sinks`.")
+    dropout: bool = Field(False, description="Dropout of the weights, after the softmax: `dropout_p` and `seed`.")
     inputs: dict[Word, InputModel] = Field({}, description="What the inline expressions of this file read.")
     targets: list[Literal["portable"]] = ["portable"]
 

@@ -69,6 +69,8 @@ class Spec:
     rope: Rope | None = None
     masks: tuple[MaskTerm, ...] = ()
     scores: tuple[ScoreTerm, ...] = ()
+    sink: bool = False  # a learned logit of each head joins the denominator
+    dropout: bool = False
     inputs: tuple[Input, ...] = ()  # in the order of the keywords
     options: tuple[RuntimeOption, ...] = ()
     text: str = ""  # the canonical text of the spec and its terms, for the content hash
@@ -123,9 +125,6 @@ class _Loader:
         rope = self._rope(fields.get("rope"))
         masks = [m for item in self._list(fields, "mask") if (m := self._mask(item)) and self._low(m.keep, item)]
         scores = [term for item in self._list(fields, "score") if (term := self._score(item))]
-        for key in ("sink", "dropout"):
-            if fields.truth(key):
-                self.problems.add(fields.found[key].at, f"{key} is not supported yet")
         self._targets(fields.get("targets"))
         if packed:
             self._cut(fields.found["layout"].at)
@@ -141,6 +140,8 @@ class _Loader:
             rope,
             tuple(masks),
             tuple(scores),
+            fields.truth("sink"),
+            fields.truth("dropout"),
             tuple(m for m in meanings if isinstance(m, Input)),
             tuple(m for m in meanings if isinstance(m, RuntimeOption)),
             json.dumps(plain, sort_keys=True, ensure_ascii=False),

@@ -1,10 +1,13 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  177459107600866b
-#   text hash     2e2cf704e121c54d
+#   content hash  76901457796b725e
+#   text hash     8896c2aee3256b12
 #   render with   attnforge render specs/alibi.yaml
-"""Causal attention with linear biases, one slope a head."""
+"""Causal attention with linear biases, one slope a head.
+
+After Train Short, Test Long (2021), arXiv:2108.12409.
+"""
 
 from .api import attention
 from .reference import reference

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  177459107600866b
-#   text hash     55949345673ed71e
+#   content hash  76901457796b725e
+#   text hash     c4819d6bd91910f6
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  177459107600866b
-#   text hash     6af73ccceb234edc
+#   content hash  76901457796b725e
+#   text hash     09a011f92937f3f3
 #   render with   attnforge render specs/alibi.yaml
 """The kernels: Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  177459107600866b
-#   text hash     abe3be5269cd39c7
+#   content hash  76901457796b725e
+#   text hash     76e11e760e15fa26
 #   render with   attnforge render specs/alibi.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  177459107600866b
-#   text hash     b6e21dfa78e0d0ea
+#   content hash  76901457796b725e
+#   text hash     2747cd8ee67d93cb
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,10 +1,13 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  fc27676e20061436
-#   text hash     4314c4f0b5f05599
+#   content hash  3482ff220785a9bc
+#   text hash     f5d67e735bcf33f7
 #   render with   attnforge render specs/causal.yaml
-"""Causal attention with grouped heads."""
+"""Causal attention with grouped heads.
+
+After Attention Is All You Need (2017), arXiv:1706.03762.
+"""
 
 from .api import attention
 from .reference import reference

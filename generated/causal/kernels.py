@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  fc27676e20061436
-#   text hash     618eb3ab3c1c1783
+#   content hash  3482ff220785a9bc
+#   text hash     387f48219cd316d8
 #   render with   attnforge render specs/causal.yaml
 """The kernels: Causal attention with grouped heads.
 

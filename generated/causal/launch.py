@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  fc27676e20061436
-#   text hash     363951567a9f4169
+#   content hash  3482ff220785a9bc
+#   text hash     5370eaaa9139c84d
 #   render with   attnforge render specs/causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  fc27676e20061436
-#   text hash     f2d3db17393b809e
+#   content hash  3482ff220785a9bc
+#   text hash     e6ea2fa7cb79aab1
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

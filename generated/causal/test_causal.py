@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  fc27676e20061436
-#   text hash     8ce26302a42f751a
+#   content hash  3482ff220785a9bc
+#   text hash     ea9810276b0c4cb9
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

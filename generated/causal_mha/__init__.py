@@ -1,10 +1,13 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  6002a379c63cc9c0
-#   text hash     1ef0dabc6cbecf1b
+#   content hash  90311fe2a66bfc69
+#   text hash     57c1f717966b9fed
 #   render with   attnforge render specs/causal_mha.yaml
-"""Causal attention with as many key heads as query heads."""
+"""Causal attention with as many key heads as query heads.
+
+After Attention Is All You Need (2017), arXiv:1706.03762.
+"""
 
 from .api import attention
 from .reference import reference

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  6002a379c63cc9c0
-#   text hash     28a84e2124331391
+#   content hash  90311fe2a66bfc69
+#   text hash     5728380b203d134a
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernels: Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  6002a379c63cc9c0
-#   text hash     bd9a27c77cfa1968
+#   content hash  90311fe2a66bfc69
+#   text hash     0748a952e5b99291
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

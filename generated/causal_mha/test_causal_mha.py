@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  6002a379c63cc9c0
-#   text hash     3e8be26a2a611e14
+#   content hash  90311fe2a66bfc69
+#   text hash     2ff2894c85fd266a
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,10 +1,13 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bc1f29ef0fab7de2
-#   text hash     cf1d40964fd3390c
+#   content hash  89883ae47a6846cc
+#   text hash     526f8aae5f64e86a
 #   render with   attnforge render specs/full.yaml
-"""Softmax attention without a mask."""
+"""Softmax attention without a mask.
+
+After Attention Is All You Need (2017), arXiv:1706.03762.
+"""
 
 from .api import attention
 from .reference import reference

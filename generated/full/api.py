@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bc1f29ef0fab7de2
-#   text hash     7374a76ccf54f418
+#   content hash  89883ae47a6846cc
+#   text hash     13ab04371ac8293d
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bc1f29ef0fab7de2
-#   text hash     413c2e5203f184f2
+#   content hash  89883ae47a6846cc
+#   text hash     67733bcb1a576335
 #   render with   attnforge render specs/full.yaml
 """The kernels: Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bc1f29ef0fab7de2
-#   text hash     8b9fe18d41f2dcd9
+#   content hash  89883ae47a6846cc
+#   text hash     8890db6ebb4a400d
 #   render with   attnforge render specs/full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

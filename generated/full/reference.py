@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bc1f29ef0fab7de2
-#   text hash     a3a82db4b87adfd4
+#   content hash  89883ae47a6846cc
+#   text hash     3add0779f1487899
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bc1f29ef0fab7de2
-#   text hash     9e185864cc42310b
+#   content hash  89883ae47a6846cc
+#   text hash     332c2c3e86c7fe90
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

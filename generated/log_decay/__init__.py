@@ -1,10 +1,13 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6dac3d2b2e5c95e8
-#   text hash     160c1b64103b28ab
+#   content hash  4fcde396a3d7f2ba
+#   text hash     cbae3a14d275016b
 #   render with   attnforge render specs/log_decay.yaml
-"""Causal attention that forgets by a decay learned for each token and head."""
+"""Causal attention that forgets by a decay learned for each token and head.
+
+After Forgetting Transformer (2025), arXiv:2503.02130.
+"""
 
 from .api import attention
 from .reference import reference

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6dac3d2b2e5c95e8
-#   text hash     0ec8a4ef9035b131
+#   content hash  4fcde396a3d7f2ba
+#   text hash     f1d5ccb597c78937
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

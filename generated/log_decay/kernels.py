@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6dac3d2b2e5c95e8
-#   text hash     204b95fb035cde42
+#   content hash  4fcde396a3d7f2ba
+#   text hash     53c822db81c2b86d
 #   render with   attnforge render specs/log_decay.yaml
 """The kernels: Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6dac3d2b2e5c95e8
-#   text hash     342518e5c2418ed4
+#   content hash  4fcde396a3d7f2ba
+#   text hash     221513a759c5f751
 #   render with   attnforge render specs/log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

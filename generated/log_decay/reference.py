@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6dac3d2b2e5c95e8
-#   text hash     03e1cdf7e1f6c599
+#   content hash  4fcde396a3d7f2ba
+#   text hash     b5bbc5b3fb60c44b
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,10 +1,13 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d57676df2a3d2ede
-#   text hash     e1264bcf1b1fffa0
+#   content hash  9e8e669c06fed9b0
+#   text hash     560336eb66fcfdc2
 #   render with   attnforge render specs/packed_causal.yaml
-"""Causal attention for sequences packed into one tensor."""
+"""Causal attention for sequences packed into one tensor.
+
+After FlashAttention-2 (2023), arXiv:2307.08691, its variable-length interface.
+"""
 
 from .api import attention
 from .reference import reference

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d57676df2a3d2ede
-#   text hash     3fb9f67ecc07f414
+#   content hash  9e8e669c06fed9b0
+#   text hash     b82cde877256eca9
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d57676df2a3d2ede
-#   text hash     836bb10ca1c9e0a5
+#   content hash  9e8e669c06fed9b0
+#   text hash     6bc1db62ad5ea6fc
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d57676df2a3d2ede
-#   text hash     6059c4dc115daab8
+#   content hash  9e8e669c06fed9b0
+#   text hash     b9e9ed0a6c530d81
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d57676df2a3d2ede
-#   text hash     11904a1d5f51a990
+#   content hash  9e8e669c06fed9b0
+#   text hash     c4e3c78c00a19067
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,10 +1,13 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  58a25e4de31121c3
-#   text hash     3ffbc5b3016d0537
+#   content hash  fe201663d0a7e3d8
+#   text hash     cde79b80c94eb394
 #   render with   attnforge render specs/packed_full.yaml
-"""Softmax attention without a mask, for sequences packed into one tensor."""
+"""Softmax attention without a mask, for sequences packed into one tensor.
+
+After FlashAttention-2 (2023), arXiv:2307.08691, its variable-length interface.
+"""
 
 from .api import attention
 from .reference import reference

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  58a25e4de31121c3
-#   text hash     83c3cd7e32b5410d
+#   content hash  fe201663d0a7e3d8
+#   text hash     eae1d18bc35fe7b8
 #   render with   attnforge render specs/packed_full.yaml
 """The kernels: Softmax attention without a mask, for sequences packed into one tensor.
 

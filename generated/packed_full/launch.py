@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  58a25e4de31121c3
-#   text hash     9a9781b3d40a09cf
+#   content hash  fe201663d0a7e3d8
+#   text hash     99b9051bb93ee801
 #   render with   attnforge render specs/packed_full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

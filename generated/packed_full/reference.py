@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  58a25e4de31121c3
-#   text hash     ff48c6bd513d9a13
+#   content hash  fe201663d0a7e3d8
+#   text hash     2c1bdaa388d37b3f
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

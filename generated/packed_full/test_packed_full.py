@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  58a25e4de31121c3
-#   text hash     2d5ad7794a075dfe
+#   content hash  fe201663d0a7e3d8
+#   text hash     3eb80bb3d2c8975b
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,10 +1,13 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  cff1a32cf1bd785d
-#   text hash     18c2cd71878bca92
+#   content hash  456710303e4c694e
+#   text hash     5ced352829a86de3
 #   render with   attnforge render specs/packed_log_decay.yaml
-"""Causal attention that forgets by a learned decay, for sequences packed into one tensor."""
+"""Causal attention that forgets by a learned decay, for sequences packed into one tensor.
+
+After Forgetting Transformer (2025), arXiv:2503.02130.
+"""
 
 from .api import attention
 from .reference import reference

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  cff1a32cf1bd785d
-#   text hash     9acf5747152ddefe
+#   content hash  456710303e4c694e
+#   text hash     d4cc9597a2f2b028
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  cff1a32cf1bd785d
-#   text hash     b4743d9e5e80f7b1
+#   content hash  456710303e4c694e
+#   text hash     2cbf3a4ed3477a47
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The kernels: Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  cff1a32cf1bd785d
-#   text hash     44ee299dcbe1c5ae
+#   content hash  456710303e4c694e
+#   text hash     17febc8168698d7f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  cff1a32cf1bd785d
-#   text hash     a7cc193c2374f8b5
+#   content hash  456710303e4c694e
+#   text hash     06bdb4ad3c040ef0
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  cff1a32cf1bd785d
-#   text hash     6e209d1dd62817b4
+#   content hash  456710303e4c694e
+#   text hash     a65b1ef04710c46e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,10 +1,13 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9c635142a5b8e660
-#   text hash     e9b395751d4bddd3
+#   content hash  d50de71f279d78b1
+#   text hash     41e3f1e105bd4b01
 #   render with   attnforge render specs/packed_rope.yaml
-"""Causal attention with rotary embedding for sequences packed into one tensor."""
+"""Causal attention with rotary embedding for sequences packed into one tensor.
+
+After Llama 3 (Meta, 2024), arXiv:2407.21783.
+"""
 
 from .api import attention
 from .reference import reference

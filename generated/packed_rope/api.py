@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9c635142a5b8e660
-#   text hash     d4fa23f8124eb6c7
+#   content hash  d50de71f279d78b1
+#   text hash     c57c1ab4bf56ea0f
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

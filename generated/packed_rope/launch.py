@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9c635142a5b8e660
-#   text hash     9396fb446ac28abb
+#   content hash  d50de71f279d78b1
+#   text hash     85b573e897afb1cb
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9c635142a5b8e660
-#   text hash     6fdd5947fe159e17
+#   content hash  d50de71f279d78b1
+#   text hash     e0862ca571f1e00c
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9c635142a5b8e660
-#   text hash     021298ab874dd860
+#   content hash  d50de71f279d78b1
+#   text hash     2565a86c81ddbdc3
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,10 +1,13 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  62c91ca2f958e2ae
-#   text hash     9ae43f5047e329ab
+#   content hash  90eff33ef545c567
+#   text hash     6f8aa7101b16a056
 #   render with   attnforge render specs/prefix_lm.yaml
-"""Causal attention with a prefix, of each sequence's own length, that every query sees."""
+"""Causal attention with a prefix, of each sequence's own length, that every query sees.
+
+After T5 (Google, 2019), arXiv:1910.10683, section 3.2.
+"""
 
 from .api import attention
 from .reference import reference

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  62c91ca2f958e2ae
-#   text hash     8400fca1748d085f
+#   content hash  90eff33ef545c567
+#   text hash     2157a74a438d8f0f
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  62c91ca2f958e2ae
-#   text hash     4a307dd291aee02b
+#   content hash  90eff33ef545c567
+#   text hash     9a854f57b84e4845
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernels: Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  62c91ca2f958e2ae
-#   text hash     bb701ce19be705b5
+#   content hash  90eff33ef545c567
+#   text hash     431cabb19783f398
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

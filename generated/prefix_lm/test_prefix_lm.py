@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  62c91ca2f958e2ae
-#   text hash     a2774cb1c0a264b1
+#   content hash  90eff33ef545c567
+#   text hash     99c09a27bcfe88c2
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,10 +1,13 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  fb29a1e88fa334d4
-#   text hash     d743d10ec21a565b
+#   content hash  775fc5f114a08847
+#   text hash     79d6699358e84c1b
 #   render with   attnforge render specs/rope.yaml
-"""Causal attention with rotary embedding, and as many key heads as query heads."""
+"""Causal attention with rotary embedding, and as many key heads as query heads.
+
+After RoFormer (2021), arXiv:2104.09864.
+"""
 
 from .api import attention
 from .reference import reference

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  fb29a1e88fa334d4
-#   text hash     a5da04108e9428d7
+#   content hash  775fc5f114a08847
+#   text hash     0be479254fe1565c
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

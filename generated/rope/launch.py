@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  fb29a1e88fa334d4
-#   text hash     1abae671c7670077
+#   content hash  775fc5f114a08847
+#   text hash     fbc3319cf3c8e67f
 #   render with   attnforge render specs/rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  fb29a1e88fa334d4
-#   text hash     a0357db9035b785d
+#   content hash  775fc5f114a08847
+#   text hash     0f60c3b73912efc5
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

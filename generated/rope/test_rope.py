@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  fb29a1e88fa334d4
-#   text hash     e357b5e3966e4115
+#   content hash  775fc5f114a08847
+#   text hash     57531f9648fa0727
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,10 +1,13 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a9aa2ce65a4452f0
-#   text hash     e02c98de567b371a
+#   content hash  accfb3153f3a2f71
+#   text hash     230e08e1b773c625
 #   render with   attnforge render specs/rope_gqa.yaml
-"""Causal attention with rotary embedding and grouped heads."""
+"""Causal attention with rotary embedding and grouped heads.
+
+After RoFormer (2021), arXiv:2104.09864; GQA (2023), arXiv:2305.13245.
+"""
 
 from .api import attention
 from .reference import reference

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a9aa2ce65a4452f0
-#   text hash     a1bab8a6e92d7a8f
+#   content hash  accfb3153f3a2f71
+#   text hash     c5e703673a12fc9c
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a9aa2ce65a4452f0
-#   text hash     f2da4c33a29eb11e
+#   content hash  accfb3153f3a2f71
+#   text hash     ed3b1bae2e2e5963
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a9aa2ce65a4452f0
-#   text hash     67461019c9970f18
+#   content hash  accfb3153f3a2f71
+#   text hash     c6175507fdc4c573
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a9aa2ce65a4452f0
-#   text hash     649969e9279a4b3c
+#   content hash  accfb3153f3a2f71
+#   text hash     dff3c365a0a79ad5
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

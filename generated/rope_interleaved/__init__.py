@@ -1,10 +1,13 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c2ba17d7c4ddda0f
-#   text hash     9105a4845aa5b1fa
+#   content hash  389e60a6d4f11167
+#   text hash     5c809811eeb825e1
 #   render with   attnforge render specs/rope_interleaved.yaml
-"""Causal attention with rotary embedding of neighbouring components."""
+"""Causal attention with rotary embedding of neighbouring components.
+
+After RoFormer (2021), arXiv:2104.09864, the pairs as in its equations.
+"""
 
 from .api import attention
 from .reference import reference

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c2ba17d7c4ddda0f
-#   text hash     7802ba57911c6592
+#   content hash  389e60a6d4f11167
+#   text hash     146e8beb59aa2f99
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c2ba17d7c4ddda0f
-#   text hash     9d67b51425c7372d
+#   content hash  389e60a6d4f11167
+#   text hash     74c0199cc094c4b2
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernels: Causal attention with rotary embedding of neighbouring components.
 

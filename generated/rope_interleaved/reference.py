@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c2ba17d7c4ddda0f
-#   text hash     e929d96b81b0e915
+#   content hash  389e60a6d4f11167
+#   text hash     71b06690039f95e8
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

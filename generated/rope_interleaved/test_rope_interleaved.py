@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c2ba17d7c4ddda0f
-#   text hash     d6c1fe9314be2b02
+#   content hash  389e60a6d4f11167
+#   text hash     2b89d6ce00f7fa07
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,10 +1,13 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f7caaa11f392cc0d
-#   text hash     e1452c66f8cb14c3
+#   content hash  f15aca9eb88bbe23
+#   text hash     12b79570489f0735
 #   render with   attnforge render specs/rope_swa_softcap.yaml
-"""Causal attention to the 1024 most recent keys with rotary embedding and capped scores."""
+"""Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
+
+After Gemma 2 (Google, 2024), arXiv:2408.00118.
+"""
 
 from .api import attention
 from .reference import reference

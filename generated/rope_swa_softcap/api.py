@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f7caaa11f392cc0d
-#   text hash     6eb2e036081901b5
+#   content hash  f15aca9eb88bbe23
+#   text hash     2b23cea4fc91bd80
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

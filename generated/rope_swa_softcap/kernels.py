@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f7caaa11f392cc0d
-#   text hash     cb5e3ebb3cef6230
+#   content hash  f15aca9eb88bbe23
+#   text hash     7efc351d5a89158f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernels: Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

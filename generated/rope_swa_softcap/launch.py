@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f7caaa11f392cc0d
-#   text hash     f0d44ddb48db088e
+#   content hash  f15aca9eb88bbe23
+#   text hash     002dd55cf2583f7b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

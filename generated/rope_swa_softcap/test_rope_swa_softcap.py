@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f7caaa11f392cc0d
-#   text hash     9cac90c7bcb0f476
+#   content hash  f15aca9eb88bbe23
+#   text hash     1d8a561d67df0c57
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

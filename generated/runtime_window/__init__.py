@@ -1,10 +1,13 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ff4baef2e58c4874
-#   text hash     bb855a967643011a
+#   content hash  ea0e356b9109abaa
+#   text hash     de0ad10d7e711939
 #   render with   attnforge render specs/runtime_window.yaml
-"""Causal attention to the most recent keys, as many as each call says."""
+"""Causal attention to the most recent keys, as many as each call says.
+
+After Longformer (2020), arXiv:2004.05150.
+"""
 
 from .api import attention
 from .reference import reference

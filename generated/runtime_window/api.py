@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ff4baef2e58c4874
-#   text hash     ef0863eeab4ee358
+#   content hash  ea0e356b9109abaa
+#   text hash     fe916c355a7ff521
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ff4baef2e58c4874
-#   text hash     b518b43eb3db43f3
+#   content hash  ea0e356b9109abaa
+#   text hash     987b48303fe18143
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernels: Causal attention to the most recent keys, as many as each call says.
 

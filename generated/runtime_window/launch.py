@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ff4baef2e58c4874
-#   text hash     03a0c343356ff995
+#   content hash  ea0e356b9109abaa
+#   text hash     5b32f8265d01b7ce
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ff4baef2e58c4874
-#   text hash     0740d9aae74355c8
+#   content hash  ea0e356b9109abaa
+#   text hash     7169140d4a1f7f43
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

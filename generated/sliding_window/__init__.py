@@ -1,10 +1,13 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ac110fdc8f51f322
-#   text hash     c66208aec8eba4b8
+#   content hash  2588a121516ded8c
+#   text hash     1ed9d5cfabbce547
 #   render with   attnforge render specs/sliding_window.yaml
-"""Causal attention to the 1024 most recent keys."""
+"""Causal attention to the 1024 most recent keys.
+
+After Longformer (2020), arXiv:2004.05150.
+"""
 
 from .api import attention
 from .reference import reference

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ac110fdc8f51f322
-#   text hash     5b7ca8d5741f01ce
+#   content hash  2588a121516ded8c
+#   text hash     ffd0320ba010ec72
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

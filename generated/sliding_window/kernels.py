@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ac110fdc8f51f322
-#   text hash     64f2d177b6f39bb3
+#   content hash  2588a121516ded8c
+#   text hash     057bf71c0daef401
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernels: Causal attention to the 1024 most recent keys.
 

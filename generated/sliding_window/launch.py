@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ac110fdc8f51f322
-#   text hash     0ef1117d481c0226
+#   content hash  2588a121516ded8c
+#   text hash     23cbe81ff32002ad
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ac110fdc8f51f322
-#   text hash     ca14e8d1d0beec3f
+#   content hash  2588a121516ded8c
+#   text hash     d40282c1757d73ad
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,10 +1,13 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  830344fbf34b497f
-#   text hash     7d306c0319e2838b
+#   content hash  372449d86f1b4998
+#   text hash     c090e20e3044726d
 #   render with   attnforge render specs/softcap.yaml
-"""Causal attention with scores capped smoothly at 30."""
+"""Causal attention with scores capped smoothly at 30.
+
+After Grok-1 (xAI, 2024), which caps at 30.
+"""
 
 from .api import attention
 from .reference import reference

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  830344fbf34b497f
-#   text hash     42d162f5bf79548b
+#   content hash  372449d86f1b4998
+#   text hash     84f9e45703e25d46
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  830344fbf34b497f
-#   text hash     39a69c39ba6bcba1
+#   content hash  372449d86f1b4998
+#   text hash     a911f280bf839f9b
 #   render with   attnforge render specs/softcap.yaml
 """The kernels: Causal attention with scores capped smoothly at 30.
 

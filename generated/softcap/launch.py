@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  830344fbf34b497f
-#   text hash     0ac6f1ef455b3a76
+#   content hash  372449d86f1b4998
+#   text hash     4d48fefe3470faea
 #   render with   attnforge render specs/softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

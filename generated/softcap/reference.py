@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  830344fbf34b497f
-#   text hash     3599746325bbbe67
+#   content hash  372449d86f1b4998
+#   text hash     ee6fd7d7dd469652
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

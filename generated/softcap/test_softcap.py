@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  830344fbf34b497f
-#   text hash     d04946a5ae2b9468
+#   content hash  372449d86f1b4998
+#   text hash     b4a76d71ed879966
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -61,6 +61,7 @@ class Oracle:
     sizes: dict[str, str]  # the sizes that the interface's checks name -> their text
     docs: dict[str, str]  # keyword -> what it is, on one line
     description: str  # of the spec, safe inside a docstring
+    citation: str  # the same of the paper or model
 
     def locals(self, body: str) -> list[tuple[str, str]]:
         """What the body of the reference names of the sizes and places of scores, in the order of definition."""
@@ -107,6 +108,7 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
         sizes=_sizes(spec, shapes),
         docs={a.name: _doc(a, shapes) for a in arguments},
         description=quoted(spec.description),
+        citation=quoted(spec.citation).rstrip("."),
     )
 
 

@@ -51,7 +51,9 @@ class SpecModel(_Model):
     """One attention variant."""
 
     name: Word = Field(description="The file's name without .yaml; names the generated package.")
+    group: str = Field("", max_length=300, description="Where `attnforge list` shows it.")
     description: str = Field("", max_length=300)
+    citation: str = Field("", max_length=300, description="The paper or model that it stems from.")
     layout: Literal["dense", "packed"] = "dense"
     heads: Literal["grouped", "equal"] = "grouped"
     rope: RopeModel | Literal[False] | None = None

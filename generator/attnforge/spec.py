@@ -20,7 +20,9 @@ from .yaml_source import Value, read
 __all__ = ["Input", "MaskTerm", "Rope", "RuntimeOption", "ScoreTerm", "Spec", "load"]
 
 MOST_TERMS = 50
-KEYS = ("name", "description", "layout", "heads", "rope", "mask", "score", "sink", "dropout", "inputs", "targets")
+KEYS = tuple(
+    "name group description citation layout heads rope mask score sink dropout inputs targets".split()  # noqa: SIM905
+)
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ class Spec:
 
     name: str
     description: str
+    citation: str  # the paper or model that it stems from
     source: str  # the file's name as the generated code mentions it, e.g. "specs/causal.yaml"
     packed: bool = False
     grouped: bool = True
@@ -125,6 +128,7 @@ class _Loader:
         rope = self._rope(fields.get("rope"))
         masks = [m for item in self._list(fields, "mask") if (m := self._mask(item)) and self._low(m.keep, item)]
         scores = [term for item in self._list(fields, "score") if (term := self._score(item))]
+        fields.text("group")
         self._targets(fields.get("targets"))
         if packed:
             self._cut(fields.found["layout"].at)
@@ -134,6 +138,7 @@ class _Loader:
         return Spec(
             name,
             fields.text("description") or f"The attention variant {name}.",
+            fields.text("citation") or "",
             _source(self.path),
             packed,
             grouped,

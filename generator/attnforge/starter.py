@@ -44,13 +44,15 @@ def text(name: str, origin: Path | None) -> str:
 
 
 def shipped() -> dict[str, list[tuple[str, str]]]:
-    """The shipped variants and terms by kind, with the description of each."""
-    found: dict[str, list[tuple[str, str]]] = {"variants": [], "masks": [], "scores": []}
+    """The shipped variants by group, and the terms by kind, with the description of each."""
+    found: dict[str, list[tuple[str, str]]] = {}
     for path in resources.variants().values():
-        found["variants"].append((path.stem, _described(path)["description"]))
+        variant = _described(path)
+        found.setdefault(variant["group"], []).append((path.stem, variant["description"]))
+    found = dict(sorted(found.items())) | {"Mask terms": [], "Score terms": []}
     for path in sorted((resources.specs() / "terms").glob("*.yaml")):
         term = _described(path)
-        found[term["kind"] + "s"].append((path.stem, term["description"]))
+        found[f"{term['kind'].title()} terms"].append((path.stem, term["description"]))
     return found
 
 

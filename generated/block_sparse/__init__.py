@@ -1,0 +1,15 @@
+# Written by attnforge. Do not edit: change the spec, then render it again.
+#
+#   made from     specs/block_sparse.yaml
+#   content hash  9a85d82e893bdf20
+#   text hash     c22a0ad7be9797b5
+#   render with   attnforge render specs/block_sparse.yaml
+"""Attention between the blocks of 64 positions that a mask allows.
+
+After Sparse Transformer (2019), arXiv:1904.10509.
+"""
+
+from .api import attention
+from .reference import reference
+
+__all__ = ["attention", "reference"]

@@ -1,0 +1,15 @@
+# Written by attnforge. Do not edit: change the spec, then render it again.
+#
+#   made from     specs/bloom.yaml
+#   content hash  5725d0fdbd1abbf3
+#   text hash     d06b70a863478965
+#   render with   attnforge render specs/bloom.yaml
+"""Causal attention with linear biases and as many key heads as query heads.
+
+After BLOOM (BigScience, 2022), arXiv:2211.05100.
+"""
+
+from .api import attention
+from .reference import reference
+
+__all__ = ["attention", "reference"]

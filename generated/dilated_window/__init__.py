@@ -1,0 +1,15 @@
+# Written by attnforge. Do not edit: change the spec, then render it again.
+#
+#   made from     specs/dilated_window.yaml
+#   content hash  ff3720b746a78322
+#   text hash     72e0ba98a3b1c459
+#   render with   attnforge render specs/dilated_window.yaml
+"""Causal attention to every fourth of the 512 most recent keys.
+
+After Longformer (2020), arXiv:2004.05150, section 3.1.
+"""
+
+from .api import attention
+from .reference import reference
+
+__all__ = ["attention", "reference"]

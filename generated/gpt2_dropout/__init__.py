@@ -1,0 +1,15 @@
+# Written by attnforge. Do not edit: change the spec, then render it again.
+#
+#   made from     specs/gpt2_dropout.yaml
+#   content hash  afd80bd4ccb7294f
+#   text hash     302fe9e0bcfffea4
+#   render with   attnforge render specs/gpt2_dropout.yaml
+"""Causal attention with dropout of the weights, for training.
+
+After GPT-2 (OpenAI, 2019).
+"""
+
+from .api import attention
+from .reference import reference
+
+__all__ = ["attention", "reference"]

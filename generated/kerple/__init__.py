@@ -1,0 +1,15 @@
+# Written by attnforge. Do not edit: change the spec, then render it again.
+#
+#   made from     specs/kerple.yaml
+#   content hash  09d5be2709510554
+#   text hash     04900a511155bfee
+#   render with   attnforge render specs/kerple.yaml
+"""Causal attention that falls with the logarithm of the distance, at a learned rate.
+
+After KERPLE (2022), arXiv:2205.09921, the logarithmic kernel.
+"""
+
+from .api import attention
+from .reference import reference
+
+__all__ = ["attention", "reference"]

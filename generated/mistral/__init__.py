@@ -1,0 +1,15 @@
+# Written by attnforge. Do not edit: change the spec, then render it again.
+#
+#   made from     specs/mistral.yaml
+#   content hash  f8bebc2c4f3117f2
+#   text hash     e8040e38487caa60
+#   render with   attnforge render specs/mistral.yaml
+"""Causal attention to the 4096 most recent keys with rotary embedding.
+
+After Mistral 7B (2023), arXiv:2310.06825.
+"""
+
+from .api import attention
+from .reference import reference
+
+__all__ = ["attention", "reference"]

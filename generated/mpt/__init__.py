@@ -1,0 +1,15 @@
+# Written by attnforge. Do not edit: change the spec, then render it again.
+#
+#   made from     specs/mpt.yaml
+#   content hash  e40a21614f5bb1ef
+#   text hash     485941c35d1fa188
+#   render with   attnforge render specs/mpt.yaml
+"""Attention with a prefix and linear biases.
+
+After MPT-7B (MosaicML, 2023), with its prefix option.
+"""
+
+from .api import attention
+from .reference import reference
+
+__all__ = ["attention", "reference"]

@@ -1,0 +1,139 @@
+# Written by attnforge. Do not edit: change the spec, then render it again.
+#
+#   made from     specs/mpt.yaml
+#   content hash  e40a21614f5bb1ef
+#   text hash     31b552c5febabc7b
+#   render with   attnforge render specs/mpt.yaml
+"""The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+
+def reference(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    prefix_len: torch.Tensor,
+    slopes: torch.Tensor | None = None,
+    scale: float | None = None,
+    return_lse: bool = False,
+):
+    """Attention with a prefix and linear biases.
+
+    Takes and returns what `attention` does, on any device; computes in float32, or float64 for float64 inputs.
+    """
+    with torch.autocast(q.device.type, enabled=False):
+        out, lse = _attention(q, k, v, prefix_len=prefix_len, slopes=slopes, scale=scale)
+    return (out, lse) if return_lse else out
+
+
+def _attention(q, k, v, *, prefix_len, slopes, scale, rounds_to=None):
+    """Out and LSE; `rounds_to` is a dtype that operands of products are rounded to, as the kernels round them."""
+    dtype = torch.promote_types(q.dtype, torch.float32)
+    heads, device = q.shape[-2], q.device
+    if slopes is None:
+        slopes = (
+            lambda h: torch.where(
+                h < 2 ** math.floor(math.log(heads) / math.log(2) + 0.001),
+                2 ** ((-8 * (h + 1)).to(dtype) / 2 ** math.floor(math.log(heads) / math.log(2) + 0.001)),
+                2
+                ** (
+                    -4
+                    * (2 * (h.to(dtype) - 2 ** math.floor(math.log(heads) / math.log(2) + 0.001)) + 1)
+                    / 2 ** math.floor(math.log(heads) / math.log(2) + 0.001)
+                ),
+            )
+        )(torch.arange(heads, device=device)).to(dtype)
+    if scale is None:
+        scale = 1 / math.sqrt(q.shape[-1])
+    out_dtype, lse_dtype = q.dtype, dtype
+    q, k, v = (x.to(dtype) for x in (q, k, v))
+    out, lse = _attend(q, k, v, prefix_len, slopes, scale, rounds_to)
+    return out.to(out_dtype), lse.to(lse_dtype)
+
+
+def _attend(q, k, v, prefix_len, slopes, scale, rounds_to):
+    """Attention of a batch whose sequences have one length: q (B, Tq, Hq, D), k (B, Tk, Hkv, D), v (B, Tk, Hkv, Dv)."""
+    q_len = q.shape[1]
+    k_len = k.shape[1]
+    dtype = q.dtype
+    device = q.device
+    q_pos = torch.arange(k_len - q_len, k_len, device=device)[:, None]
+    k_pos = torch.arange(k_len, device=device)
+    slopes = slopes.to(dtype)
+
+    score = _round(torch.einsum("bihd,bjhd->bhij", q, k), rounds_to, backward=True) * scale
+    keep = (k_pos <= q_pos) | (k_pos < prefix_len[:, None, None, None])  # prefix_lm
+    score = score - slopes[:, None, None] * torch.abs(q_pos - k_pos)  # alibi
+    score = torch.where(keep, score, -math.inf)
+    if rounds_to is None:
+        weight, lse = _softmax(score)
+        out = torch.einsum("bhij,bjhd->bhid", weight, v)
+    else:
+        out, lse = _Rounded.apply(score, v, rounds_to)
+    return out.transpose(1, 2), lse
+
+
+def _softmax(score, exp=torch.exp, log=torch.log):
+    """Weights and LSE; a row of nothing but -inf gives 0, -inf and gradients of 0."""
+    if score.shape[-1] == 0:
+        return score, score.new_full(score.shape[:-1], -math.inf)
+    top = score.detach().amax(-1, keepdim=True)
+    top = torch.where(top == -math.inf, 0.0, top)
+    weight = exp(score - top)
+    total = weight.sum(-1, keepdim=True)
+    seen = total > 0
+    total = torch.where(seen, total, 1.0)
+    lse = torch.where(seen, top + log(total), -math.inf)
+    return weight / total, lse[..., 0]
+
+
+class _Rounded(torch.autograd.Function):
+    """Softmax and product with v as kernels compute them: in log2 units, with rounded weights that the LSE makes again."""
+
+    @staticmethod
+    def forward(ctx, score, v, dtype):
+        log2e = 1 / math.log(2)
+        weight, lse = _softmax(score * log2e, torch.exp2, torch.log2)
+        lse = lse / log2e
+        top = weight.amax(-1, keepdim=True) if score.shape[-1] else torch.ones_like(lse)[..., None]
+        top = torch.where(top == 0, 1.0, top)
+        weight = (weight / top).to(dtype).to(v.dtype)
+        out = torch.einsum("bhij,bjhd->bhid", weight, v) * top
+        ctx.save_for_backward(score, v, out.to(dtype).to(v.dtype), lse)
+        ctx.dtype, ctx.log2e = dtype, log2e
+        return out, lse
+
+    @staticmethod
+    def backward(ctx, dout, dlse):
+        score, v, out, lse = ctx.saved_tensors
+        lse = torch.where(lse == -math.inf, math.inf, lse)
+        weight = torch.exp2(score * ctx.log2e - (lse * ctx.log2e)[..., None])
+        rounded = weight.to(ctx.dtype).to(v.dtype)
+        dweight = torch.einsum("bhid,bjhd->bhij", dout, v)
+        dv = torch.einsum("bhij,bhid->bjhd", rounded, dout)
+        delta = (out * dout).sum(-1) - dlse
+        return weight * (dweight - delta[..., None]), dv, None
+
+
+class _Round(torch.autograd.Function):
+    """Rounds a value, its gradient or both to a dtype and back."""
+
+    @staticmethod
+    def forward(ctx, x, dtype, forward, backward):
+        ctx.dtype = dtype if backward else x.dtype
+        return x.to(dtype).to(x.dtype) if forward else x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad.to(ctx.dtype).to(grad.dtype), None, None, None
+
+
+def _round(x, dtype, *, forward=False, backward=False):
+    """x with its value, its gradient or both rounded to a dtype; x itself where no dtype is given."""
+    return x if dtype is None else _Round.apply(x, dtype, forward, backward)

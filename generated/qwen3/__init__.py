@@ -1,0 +1,15 @@
+# Written by attnforge. Do not edit: change the spec, then render it again.
+#
+#   made from     specs/qwen3.yaml
+#   content hash  6107eed142a052a1
+#   text hash     b85d47aa16786ee4
+#   render with   attnforge render specs/qwen3.yaml
+"""Causal attention with rotary embedding and grouped heads, as in Qwen3.
+
+After Qwen3 (Alibaba, 2025), arXiv:2505.09388.
+"""
+
+from .api import attention
+from .reference import reference
+
+__all__ = ["attention", "reference"]

@@ -1,0 +1,324 @@
+# Written by attnforge. Do not edit: change the spec, then render it again.
+#
+#   made from     specs/streaming_llm.yaml
+#   content hash  a4a19a1df05b8e7a
+#   text hash     d5a5f2e68223b25d
+#   render with   attnforge render specs/streaming_llm.yaml
+"""The kernels: Causal attention to the 1024 most recent keys and to the first four.
+
+Symbols
+    B, b            batch entries, and one of them
+    Hq, h           query heads, and one of them
+    kv_h, GROUP     the key head that a query head reads, and the query heads that share it
+    q_len, k_len    queries and keys of a sequence
+    D, DV           head sizes of q·k and of v
+    q_pos, k_pos    positions; queries are counted so that the last one lines up with the last key
+    m, l, acc       running maximum, denominator and numerator of the softmax, the maximum in log2 units
+    p, dp, ds       weights, their gradient, the gradient of the score
+"""
+
+import triton
+import triton.language as tl
+
+LOG2E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def whole_tiles(lo, hi, full_lo, full_hi, after, BLOCK: tl.constexpr):
+    """Tiles from `after` on that meet [lo, hi), and those of them that lie inside [full_lo, full_hi)."""
+    first = tl.maximum(lo // BLOCK, after)
+    last = tl.maximum(tl.cdiv(hi, BLOCK), first)
+    full_first = tl.minimum(tl.maximum(tl.cdiv(full_lo, BLOCK), first), last)
+    full_last = tl.minimum(tl.maximum(full_hi // BLOCK, full_first), last)
+    return first, full_first, full_last, last
+
+
+@triton.jit
+def key_tiles(span, q_first, q_last, k_len, BLOCK_N: tl.constexpr):
+    """Key tiles of a query tile: of [first, last), those in [full_first, full_last) need no mask."""
+    first0, full_first0, full_last0, last0 = whole_tiles(
+        0,
+        tl.minimum(tl.minimum(q_last + 1, 4), k_len),
+        0,
+        tl.minimum(tl.minimum(q_first + 1, 4), k_len),
+        0,
+        BLOCK_N,
+    )
+    first1, full_first1, full_last1, last1 = whole_tiles(
+        tl.maximum(q_first - 1023, 0),
+        tl.minimum(q_last + 1, k_len),
+        tl.maximum(q_last - 1023, 0),
+        tl.minimum(q_first + 1, k_len),
+        last0,
+        BLOCK_N,
+    )
+    first = tl.where(span == 0, first0, first1)
+    full_first = tl.where(span == 0, full_first0, full_first1)
+    full_last = tl.where(span == 0, full_last0, full_last1)
+    last = tl.where(span == 0, last0, last1)
+    return first, full_first, full_last, last
+
+
+@triton.jit
+def query_tiles(k_first, k_last, q_len, k_len, BLOCK_M: tl.constexpr):
+    """Query tiles of a key tile: of [first, last), those in [full_first, full_last) need no mask."""
+    shift = k_len - q_len
+    first, full_first, full_last, last = whole_tiles(
+        tl.maximum(k_first - shift, 0),
+        tl.minimum(tl.where(k_first < 4, k_len, k_last + 1024) - shift, q_len),
+        tl.maximum(k_last - shift, 0),
+        tl.minimum(tl.where(k_last < 4, k_len, k_first + 1024) - shift, q_len),
+        0,
+        BLOCK_M,
+    )
+    return first, full_first, full_last, last
+
+
+@triton.jit
+def load_rows(ptr, row, count, MASKED: tl.constexpr):
+    """A value of each row, 0 past the last where MASKED."""
+    if MASKED:
+        return tl.load(ptr + row, mask=row < count, other=0.0)
+    return tl.load(ptr + row)
+
+
+@triton.jit
+def log2_lse(lse):
+    """LSE in log2 units; +inf, so that weights come out as 0, for a row that saw no key."""
+    return tl.where(lse == float("-inf"), float("inf"), lse * LOG2E)
+
+
+@triton.jit
+def add_product(total, a, b, PRECISION: tl.constexpr):
+    """total + a @ b; in float32 a tile's product is summed up first, or the roundings of long sums would pile up."""
+    if a.dtype == tl.float32:
+        # fma keeps the compiler from summing right into the total
+        return tl.fma(total, 1.0, tl.dot(a, b, input_precision=PRECISION))
+    return tl.dot(a, b, total)
+
+
+@triton.jit
+def store_rows(ptr, stride, x, first, count, WIDTH: tl.constexpr):
+    """Writes the rows of a tile that are below `count`, and their first WIDTH columns."""
+    row = first + tl.arange(0, x.shape[0])
+    column = tl.arange(0, x.shape[1])
+    inside = (row < count)[:, None] & (column < WIDTH)[None, :]
+    tl.store(ptr + row.to(tl.int64)[:, None] * stride + column[None, :], x.to(ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def attend(
+    acc, m, l, q_tile, k_desc, v_desc, b, kv_h, k_start, k_len, units, q_pos, BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr
+):  # fmt: skip
+    """Adds one tile of keys to the running softmax."""
+    k_pos = k_start + tl.arange(0, BLOCK_N)
+    k_tile = k_desc.load([b, k_start, kv_h, 0]).reshape([BLOCK_N, BLOCK_D])
+    score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
+    v_tile = v_desc.load([b, k_start, kv_h, 0]).reshape([BLOCK_N, BLOCK_DV])
+    if MASKED:
+        keep = (k_pos < k_len)[None, :]
+        keep &= k_pos[None, :] <= q_pos[:, None]  # causal
+        keep &= (q_pos[:, None] - k_pos[None, :] < 1024) | (k_pos[None, :] < 4)  # any(sliding_window, k < 4)
+        score = tl.where(keep, score, float("-inf"))
+    m_new = tl.maximum(m, tl.max(score, 1) * units)
+    # a row that has seen no key yet keeps m = -inf: measure it from 0, or -inf - -inf is NaN
+    pivot = tl.where(m_new == float("-inf"), 0.0, m_new)
+    p = tl.exp2(score * units - pivot[:, None])
+    shrink = tl.exp2(m - pivot)
+    acc = add_product(acc * shrink[:, None], p.to(v_tile.dtype), v_tile, PRECISION)  # [BLOCK_M, BLOCK_DV]
+    return acc, m_new, l * shrink + tl.sum(p, 1)
+
+
+@triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
+def forward(
+    q_desc, k_desc, v_desc, out_ptr, lse_ptr, q_len, k_len, Hq, scale, GROUP: tl.constexpr, DV: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    PRECISION: tl.constexpr
+):  # fmt: skip
+    """Attends from one tile of queries of one head."""
+    # late rows tend to see more keys: they start first
+    tile = tl.num_programs(1) - 1 - tl.program_id(1)
+    b, h = tl.program_id(0) // Hq, tl.program_id(0) % Hq
+    kv_h = h // GROUP
+    q_start = tile * BLOCK_M
+    q_first = q_start + (k_len - q_len)
+    q_last = tl.minimum(q_first + BLOCK_M, k_len) - 1
+    row = q_start + tl.arange(0, BLOCK_M)
+    q_pos = row + (k_len - q_len)
+    units = scale * LOG2E
+
+    q_tile = q_desc.load([b, q_start, h, 0]).reshape([BLOCK_M, BLOCK_D])
+    acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
+    m = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    l = tl.zeros([BLOCK_M], tl.float32)
+    for span in tl.range(0, 2):
+        first, full_first, full_last, last = key_tiles(span, q_first, q_last, k_len, BLOCK_N)
+        # the mixed tiles of both ends share one loop: fewer copies of the tile's code are in flight
+        left = full_first - first
+        for i in tl.range(0, left + last - full_last):
+            k_start = tl.where(i < left, first + i, full_last + i - left) * BLOCK_N
+            acc, m, l = attend(
+                acc, m, l, q_tile, k_desc, v_desc, b, kv_h, k_start, k_len, units, q_pos, BLOCK_N, BLOCK_D,
+                BLOCK_DV, PRECISION, MASKED=True
+            )  # fmt: skip
+        for i in tl.range(full_first, full_last):
+            k_start = i * BLOCK_N
+            acc, m, l = attend(
+                acc, m, l, q_tile, k_desc, v_desc, b, kv_h, k_start, k_len, units, q_pos, BLOCK_N, BLOCK_D,
+                BLOCK_DV, PRECISION, MASKED=False
+            )  # fmt: skip
+
+    # rows without keys: 0, and an LSE of -inf
+    out = acc / tl.where(l == 0, 1.0, l)[:, None]
+    store_rows(out_ptr + (b.to(tl.int64) * q_len * Hq + h) * DV, Hq * DV, out, q_start, q_len, DV)
+    lse = tl.where(l == 0, float("-inf"), (m + tl.log2(l)) / LOG2E)
+    tl.store(lse_ptr + (b.to(tl.int64) * Hq + h) * q_len + row, lse, mask=row < q_len)
+
+
+@triton.jit(do_not_specialize=["q_len", "Hq"])
+def backward_preprocess(
+    out_desc, dout_desc, delta_ptr, q_len, Hq, BLOCK_M: tl.constexpr, BLOCK_DV: tl.constexpr
+):  # fmt: skip
+    """delta, a row's sum of out times its gradient: what every score's gradient loses to the softmax."""
+    b, h = tl.program_id(0) // Hq, tl.program_id(0) % Hq
+    q_start = tl.program_id(1) * BLOCK_M
+    out_tile = out_desc.load([b, q_start, h, 0]).reshape([BLOCK_M, BLOCK_DV])
+    dout_tile = dout_desc.load([b, q_start, h, 0]).reshape([BLOCK_M, BLOCK_DV])
+    delta = tl.sum(out_tile.to(tl.float32) * dout_tile.to(tl.float32), 1)
+    row = q_start + tl.arange(0, BLOCK_M)
+    tl.store(delta_ptr + (b.to(tl.int64) * Hq + h) * q_len + row, delta, mask=row < q_len)
+
+
+@triton.jit
+def learn_from_queries(
+    dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_base, delta_base, b, h, q_start, q_len, k_len, units, k_pos,
+    BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr,
+    MASKED: tl.constexpr
+):  # fmt: skip
+    """Adds what one tile of queries teaches a tile of keys."""
+    q_first = q_start + (k_len - q_len)
+    row = q_start + tl.arange(0, BLOCK_M)
+    q_pos = row + (k_len - q_len)
+    q_tile = q_desc.load([b, q_start, h, 0]).reshape([BLOCK_M, BLOCK_D])
+    dout_tile = dout_desc.load([b, q_start, h, 0]).reshape([BLOCK_M, BLOCK_DV])
+    score = tl.dot(k_tile, q_tile.T, input_precision=PRECISION)  # [BLOCK_N, BLOCK_M]
+    p = tl.exp2(score * units - log2_lse(load_rows(lse_base, row, q_len, MASKED))[None, :])
+    if MASKED:
+        keep = (row < q_len)[None, :]
+        keep &= k_pos[:, None] <= q_pos[None, :]  # causal
+        keep &= (q_pos[None, :] - k_pos[:, None] < 1024) | (k_pos[:, None] < 4)  # any(sliding_window, k < 4)
+        p = tl.where(keep, p, 0.0)
+    dv = add_product(dv, p.to(dout_tile.dtype), dout_tile, PRECISION)  # [BLOCK_N, BLOCK_DV]
+    dp = tl.dot(v_tile, dout_tile.T, input_precision=PRECISION)
+    ds = p * (dp - load_rows(delta_base, row, q_len, MASKED)[None, :])
+    dk = add_product(dk, ds.to(q_tile.dtype), q_tile, PRECISION)  # [BLOCK_N, BLOCK_D]
+    return dk, dv
+
+
+@triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
+def backward_dkv(
+    q_desc, k_desc, v_desc, dout_desc, dk_ptr, dv_ptr, lse_ptr, delta_ptr, q_len, k_len, Hq, scale,
+    GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
+):  # fmt: skip
+    """The gradients of one tile of keys and values, summed over the query heads that read it."""
+    k_start = tl.program_id(1) * BLOCK_N
+    b, kv_h = tl.program_id(0) // (Hq // GROUP), tl.program_id(0) % (Hq // GROUP)
+    k_first = k_start
+    k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
+    k_pos = k_start + tl.arange(0, BLOCK_N)
+    units = scale * LOG2E
+
+    k_tile = k_desc.load([b, k_start, kv_h, 0]).reshape([BLOCK_N, BLOCK_D])
+    v_tile = v_desc.load([b, k_start, kv_h, 0]).reshape([BLOCK_N, BLOCK_DV])
+    dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
+    dv = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
+    for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
+        lse_base = lse_ptr + (b.to(tl.int64) * Hq + h) * q_len
+        delta_base = delta_ptr + (b.to(tl.int64) * Hq + h) * q_len
+        first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, k_len, BLOCK_M)
+        # the mixed tiles of both ends share one loop: fewer copies of the tile's code are in flight
+        left = full_first - first
+        for i in tl.range(0, left + last - full_last):
+            q_start = tl.where(i < left, first + i, full_last + i - left) * BLOCK_M
+            dk, dv = learn_from_queries(
+                dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_base, delta_base, b, h, q_start, q_len, k_len, units,
+                k_pos, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, MASKED=True
+            )  # fmt: skip
+        for i in tl.range(full_first, full_last):
+            q_start = i * BLOCK_M
+            dk, dv = learn_from_queries(
+                dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_base, delta_base, b, h, q_start, q_len, k_len, units,
+                k_pos, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, MASKED=False
+            )  # fmt: skip
+
+    first_row = b.to(tl.int64) * k_len * (Hq // GROUP) + kv_h
+    store_rows(dk_ptr + first_row * D, (Hq // GROUP) * D, dk * scale, k_start, k_len, D)
+    store_rows(dv_ptr + first_row * DV, (Hq // GROUP) * DV, dv, k_start, k_len, DV)
+
+
+@triton.jit
+def learn_from_keys(
+    dq, q_tile, dout_tile, lse, delta, k_desc, v_desc, b, kv_h, k_start, k_len, units, q_pos,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr,
+    MASKED: tl.constexpr
+):  # fmt: skip
+    """Adds what one tile of keys teaches a tile of queries."""
+    k_pos = k_start + tl.arange(0, BLOCK_N)
+    k_tile = k_desc.load([b, k_start, kv_h, 0]).reshape([BLOCK_N, BLOCK_D])
+    v_tile = v_desc.load([b, k_start, kv_h, 0]).reshape([BLOCK_N, BLOCK_DV])
+    score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
+    p = tl.exp2(score * units - lse[:, None])
+    if MASKED:
+        keep = (k_pos < k_len)[None, :]
+        keep &= k_pos[None, :] <= q_pos[:, None]  # causal
+        keep &= (q_pos[:, None] - k_pos[None, :] < 1024) | (k_pos[None, :] < 4)  # any(sliding_window, k < 4)
+        p = tl.where(keep, p, 0.0)
+    dp = tl.dot(dout_tile, v_tile.T, input_precision=PRECISION)
+    ds = p * (dp - delta[:, None])
+    dq = add_product(dq, ds.to(k_tile.dtype), k_tile, PRECISION)  # [BLOCK_M, BLOCK_D]
+    return dq
+
+
+@triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
+def backward_dq(
+    q_desc, k_desc, v_desc, dout_desc, dq_ptr, lse_ptr, delta_ptr, q_len, k_len, Hq, scale, GROUP: tl.constexpr,
+    D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    PRECISION: tl.constexpr
+):  # fmt: skip
+    """The gradient of one tile of queries of one head."""
+    # late rows tend to see more keys: they start first
+    tile = tl.num_programs(1) - 1 - tl.program_id(1)
+    b, h = tl.program_id(0) // Hq, tl.program_id(0) % Hq
+    kv_h = h // GROUP
+    q_start = tile * BLOCK_M
+    q_first = q_start + (k_len - q_len)
+    q_last = tl.minimum(q_first + BLOCK_M, k_len) - 1
+    row = q_start + tl.arange(0, BLOCK_M)
+    q_pos = row + (k_len - q_len)
+    units = scale * LOG2E
+
+    q_tile = q_desc.load([b, q_start, h, 0]).reshape([BLOCK_M, BLOCK_D])
+    dout_tile = dout_desc.load([b, q_start, h, 0]).reshape([BLOCK_M, BLOCK_DV])
+    lse = log2_lse(load_rows(lse_ptr + (b.to(tl.int64) * Hq + h) * q_len, row, q_len, MASKED=True))
+    delta = load_rows(delta_ptr + (b.to(tl.int64) * Hq + h) * q_len, row, q_len, MASKED=True)
+    dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    for span in tl.range(0, 2):
+        first, full_first, full_last, last = key_tiles(span, q_first, q_last, k_len, BLOCK_N)
+        # the mixed tiles of both ends share one loop: fewer copies of the tile's code are in flight
+        left = full_first - first
+        for i in tl.range(0, left + last - full_last):
+            k_start = tl.where(i < left, first + i, full_last + i - left) * BLOCK_N
+            dq = learn_from_keys(
+                dq, q_tile, dout_tile, lse, delta, k_desc, v_desc, b, kv_h, k_start, k_len, units, q_pos, BLOCK_N,
+                BLOCK_D, BLOCK_DV, PRECISION, MASKED=True
+            )  # fmt: skip
+        for i in tl.range(full_first, full_last):
+            k_start = i * BLOCK_N
+            dq = learn_from_keys(
+                dq, q_tile, dout_tile, lse, delta, k_desc, v_desc, b, kv_h, k_start, k_len, units, q_pos, BLOCK_N,
+                BLOCK_D, BLOCK_DV, PRECISION, MASKED=False
+            )  # fmt: skip
+
+    store_rows(dq_ptr + (b.to(tl.int64) * q_len * Hq + h) * D, Hq * D, dq * scale, q_start, q_len, D)

@@ -1,0 +1,15 @@
+# Written by attnforge. Do not edit: change the spec, then render it again.
+#
+#   made from     specs/t5_decoder.yaml
+#   content hash  eb9f63f01c301be2
+#   text hash     2f15e2be7f64689e
+#   render with   attnforge render specs/t5_decoder.yaml
+"""Causal attention with T5's learned biases for distances.
+
+After T5 (Google, 2019), arXiv:1910.10683 (called with scale=1).
+"""
+
+from .api import attention
+from .reference import reference
+
+__all__ = ["attention", "reference"]

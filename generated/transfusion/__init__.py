@@ -1,0 +1,15 @@
+# Written by attnforge. Do not edit: change the spec, then render it again.
+#
+#   made from     specs/transfusion.yaml
+#   content hash  b0c0819e0edd4140
+#   text hash     f4085f6aa31f6935
+#   render with   attnforge render specs/transfusion.yaml
+"""Causal attention in which the patches of one image see each other.
+
+After Transfusion (2024), arXiv:2408.11039.
+"""
+
+from .api import attention
+from .reference import reference
+
+__all__ = ["attention", "reference"]

@@ -59,8 +59,11 @@ class Flex:
     words: frozenset[str]  # all that these texts name
 
 
-def build(spec: Spec, arguments: Iterable[Argument]) -> Flex:
-    """Prints the terms of a spec for FlexAttention; `arguments` are the plan's."""
+def build(spec: Spec, arguments: Iterable[Argument], guarded: bool) -> Flex:
+    """Prints the terms of a spec for FlexAttention; `arguments` are the plan's.
+
+    `guarded`: a derivative may be infinite or NaN where the mask hides the score, so that terms may not see it there.
+    """
     if spec.dropout:
         raise Inexpressible(
             "FlexAttention has no dropout: its functions see scores, never the weights after the softmax"
@@ -68,8 +71,12 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Flex:
     taken = tuple(a for a in arguments if a.name not in _OUTSIDE)
     scores = [printers.with_score(_bound(term.score, spec)) for term in spec.scores]
     masks = [_bound(mask.keep, spec) for mask in spec.masks]
-    leaf = _Leaf(spec, scores)
-    score = [f"{name} = {text}" for name, text in leaf.repeated.items()]
+    leaf = _Leaf(spec, scores, guarded)
+    score = []
+    if guarded:
+        hidden = "a NaN or an infinite derivative elsewhere reaches no gradient"
+        score = [_line("keep", "mask_mod(b, h, q_idx, kv_idx)", hidden), "score = torch.where(keep, score, 0.0)"]
+    score += [f"{name} = {text}" for name, text in leaf.named.items()]
     score += [_line("score", printers.torch(node, leaf), t.label) for node, t in zip(scores, spec.scores, strict=True)]
     mask = ["keep = sequence == sequence_k[kv_idx]  # a sequence sees itself only"] if spec.packed else []
     for node, term in zip(masks, spec.masks, strict=True):
@@ -135,11 +142,11 @@ class _Leaf:
     local name, and each other read gets a view of the tensor.
     """
 
-    def __init__(self, spec: Spec, scores: Iterable[Node]) -> None:
+    def __init__(self, spec: Spec, scores: Iterable[Node], guarded: bool) -> None:
         self.packed = spec.packed
         self.inputs = {i.name: i for i in spec.inputs}
         self.views: list[str] = []  # statements of the factory
-        self.repeated: dict[str, str] = {}  # local names of score_mod
+        self.named: dict[str, str] = {}  # local names of score_mod
         self._viewed: dict[Node, str] = {}
         self._named: dict[Node, str] = {}
         found = Counter(n for s in scores for n in s.walk() if n.op == "input" and self.inputs[str(n.value)].grad)
@@ -149,9 +156,10 @@ class _Leaf:
                 self._viewed |= {node: f"{name}_{_ending(node, i)}" for i, node in enumerate(reads, 1)}
                 self.views += [f"{self._viewed[node]} = {name}.view_as({name})" for node in reads]
         for node, count in found.items():
-            if count > 1:
+            if count > 1 or guarded:
+                text = self._read(node)
                 local = f"{self._viewed.get(node, node.value)}_at"
-                self.repeated[local] = self._read(node)
+                self.named[local] = f"torch.where(keep, {text}, 0.0)" if guarded else text
                 self._named[node] = local
 
     def __call__(self, node: Node) -> str:
@@ -192,8 +200,9 @@ class _Leaf:
         if self.packed and axis.kind == "token":
             return f"first + {printers.torch(_with_lengths(_clamped(index, last)), self)}"
         if printers.is_scalar(index):
-            # among tensors, a number is no index for vmap
-            return f"torch.full_like(kv_idx, {printers.torch(printers.fold(_clamped(index, last)), self)})"
+            # among tensors, a number is no index for vmap, and a constant tensor none for a compiled backward pass
+            text = printers.torch(printers.fold(_clamped(index, last)), self)
+            return f"kv_idx.clamp({text}, {text})"
         return f"{printers.torch(index, self, atom=True)}.clamp(0, {printers.torch(last, self)})"
 
 

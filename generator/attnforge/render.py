@@ -39,11 +39,8 @@ def render(spec: Spec) -> dict[str, str]:
 def export(spec: Spec, to: str) -> str:
     """A module with the variant of a spec for another library; `to` names it. Raises flex.Inexpressible."""
     planned = plan.build(spec)
-    values = {
-        "plan": planned,
-        "oracle": oracle.build(spec, planned.arguments),
-        "flex": flex.build(spec, planned.arguments),
-    }
+    texts = oracle.build(spec, planned.arguments)
+    values = {"plan": planned, "oracle": texts, "flex": flex.build(spec, planned.arguments, texts.guarded)}
     return _text(f"export/{to}.py.jinja", values)
 
 

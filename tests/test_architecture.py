@@ -20,26 +20,14 @@ MODULES = {path.stem: path for path in PACKAGE.glob("*.py") if path.stem not in 
 # Each module may import those of the lines above its own, and its neighbours on its line.
 LAYERS = [
     {"errors", "resources", "header"},
-    {
-        "spec",
-        "expression",
-        "constants",
-        "syntax",
-        "parser",
-        "yaml_source",
-        "fields",
-        "names",
-        "terms",
-        "schema",
-        "inputs",
-        "indices",
-        "evaluation",
-    },
-    {"calculus", "printers", "ranges", "linear", "normal"},
+    {"spec", "expression", "constants", "syntax", "parser", "yaml_source", "fields", "names", "terms", "schema"}
+    | {"inputs", "indices", "evaluation"},
+    {"calculus", "printers", "notation", "mathml", "javascript", "ranges", "linear", "normal"},
     {"leaves", "binding", "walk", "tiles", "faces", "plan", "oracle", "flex"},
     {"render", "format"},
     {"emit"},
-    {"starter", "suite", "compile", "explain", "picture", "tuning", "bench", "profile"},
+    {"starter", "suite", "compile", "tuning", "bench", "profile"}
+    | {"explain", "samples", "elements", "picture", "terminal", "trace", "page"},
     {"cli"},
 ]
 ONLY = {"jinja2": {"render"}, "black": {"format"}, "yaml": {"spec", "starter"} | LAYERS[1]}

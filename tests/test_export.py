@@ -21,6 +21,7 @@ from attnforge import cli, format, oracle, plan, render, resources, spec
 Function = Callable[..., Any]
 DROPPED = {name: path for name, path in resources.variants().items() if "dropout: true" in path.read_text()}
 SHIPPED = {name: path for name, path in resources.variants().items() if name not in DROPPED}
+FOUND = {path.stem: path for path in sorted((Path(__file__).parent / "found_specs").glob("*.yaml"))}
 GENERATED = Path(__file__).parents[1] / "generated"
 
 
@@ -178,7 +179,7 @@ def variants(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Varian
 
     @functools.cache
     def variant(name: str) -> Variant:
-        path = SHIPPED.get(name) or written(name, HAND_MADE[name], folder)
+        path = SHIPPED.get(name) or FOUND.get(name) or written(name, HAND_MADE[name], folder)
         loaded = spec.load(path, terms=resources.terms_for(path))
         planned = plan.build(loaded)
         printed = GENERATED / name / "reference.py"
@@ -242,7 +243,7 @@ def arguments(of: Variant, case: Case, *, whole: bool = True) -> tuple[list[torc
             angles = torch.linspace(0, 6, (max(case.k_lens) + 2) * dims // 2, dtype=case.dtype).view(-1, dims // 2)
             keywords[a.name] = getattr(angles, a.name)()
         elif a.kind == "scalar":
-            keywords[a.name] = 5 if a.dtype == "int" else 0.75
+            keywords[a.name] = {"int": 5, "float": 0.75, "bool": True}[a.dtype]
         elif not a.optional:
             shape = eval(of.texts.shapes[a.name], dict(sizes))
             full = eval(of.texts.full_axes.get(a.name, "()"))
@@ -334,7 +335,7 @@ def test_flex_attention_gives_what_the_reference_gives(name: str, variants: Call
 
 
 @pytest.mark.parametrize("whole", [True, False])
-@pytest.mark.parametrize("name", [*SHIPPED, *HAND_MADE])
+@pytest.mark.parametrize("name", [*SHIPPED, *HAND_MADE, *FOUND])
 def test_the_functions_have_the_gradients_of_the_reference(
     name: str, whole: bool, variants: Callable[[str], Variant], monkeypatch: pytest.MonkeyPatch
 ) -> None:

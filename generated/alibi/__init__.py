@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  76901457796b725e
-#   text hash     8896c2aee3256b12
+#   content hash  9525da6834a8fab1
+#   text hash     f5608df09697af03
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

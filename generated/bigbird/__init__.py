@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  632c863b402f4330
-#   text hash     9a07a053e40c95e5
+#   content hash  47d9dd12654b1e65
+#   text hash     5ab8f3122fb3b717
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

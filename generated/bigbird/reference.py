@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  632c863b402f4330
-#   text hash     7e3cf5c4d70947aa
+#   content hash  47d9dd12654b1e65
+#   text hash     fc13368b5c29534a
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

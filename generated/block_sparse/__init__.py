@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9a85d82e893bdf20
-#   text hash     c22a0ad7be9797b5
+#   content hash  b284fa8388d3607b
+#   text hash     c5d3729da718c1b2
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

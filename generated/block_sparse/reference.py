@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9a85d82e893bdf20
-#   text hash     59e62cebc8aa0309
+#   content hash  b284fa8388d3607b
+#   text hash     14b1d71fbbcf2fc1
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9a85d82e893bdf20
-#   text hash     732125d3a56a21ac
+#   content hash  b284fa8388d3607b
+#   text hash     abc27908105a8e30
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -120,7 +120,8 @@ def run(inputs, gradients, function=None, *, upstream=None):
     seen = torch.isfinite(lse.detach())
     # the gradient of an LSE of -inf is 0, whatever comes in
     loss = (out * d_out.to(out.dtype)).sum() + (torch.where(seen, lse, 0) * d_lse.to(lse.dtype)).sum()
-    grads = torch.autograd.grad(loss, [inputs[name] for name in learned])
+    # a term may leave out the score or take no slope: then autograd knows of no gradient where kernels write zeros
+    grads = torch.autograd.grad(loss, [inputs[name] for name in learned], materialize_grads=True)
     return {"out": out.detach(), "lse": lse.detach()} | {"d" + n: g for n, g in zip(learned, grads)}
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5725d0fdbd1abbf3
-#   text hash     d06b70a863478965
+#   content hash  1967c84b9009fa26
+#   text hash     e6059a9cd2afcd05
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

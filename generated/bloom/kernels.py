@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5725d0fdbd1abbf3
-#   text hash     cac18f39c50b3985
+#   content hash  1967c84b9009fa26
+#   text hash     1d79016c0381d4d6
 #   render with   attnforge render specs/bloom.yaml
 """The kernels: Causal attention with linear biases and as many key heads as query heads.
 
@@ -100,10 +100,10 @@ def attend(
 ):  # fmt: skip
     """Adds one tile of keys to the running softmax."""
     k_pos = k_start + tl.arange(0, BLOCK_N)
-    k_tile = k_desc.load([b, k_start, h, 0]).reshape([BLOCK_N, BLOCK_D])
+    k_tile = k_desc.load([b, h, k_start, 0]).reshape([BLOCK_N, BLOCK_D])
     score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION) * scale  # [BLOCK_M, BLOCK_N]
     score = score - slopes * tl.abs(q_pos[:, None] - k_pos[None, :])  # alibi
-    v_tile = v_desc.load([b, k_start, h, 0]).reshape([BLOCK_N, BLOCK_DV])
+    v_tile = v_desc.load([b, h, k_start, 0]).reshape([BLOCK_N, BLOCK_DV])
     if MASKED:
         keep = (k_pos < k_len)[None, :]
         keep &= k_pos[None, :] <= q_pos[:, None]  # causal
@@ -134,7 +134,7 @@ def forward(
     q_pos = row + (k_len - q_len)
     slopes = tl.load(slopes_ptr + tl.cast(h, tl.int64) * slopes_stride_head).to(tl.float32)
 
-    q_tile = q_desc.load([b, q_start, h, 0]).reshape([BLOCK_M, BLOCK_D])
+    q_tile = q_desc.load([b, h, q_start, 0]).reshape([BLOCK_M, BLOCK_D])
     acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     l = tl.zeros([BLOCK_M], tl.float32)
@@ -166,8 +166,8 @@ def backward_preprocess(
     """delta, a row's sum of out times its gradient: what every score's gradient loses to the softmax."""
     b, h = tl.program_id(0) // Hq, tl.program_id(0) % Hq
     q_start = tl.program_id(1) * BLOCK_M
-    out_tile = out_desc.load([b, q_start, h, 0]).reshape([BLOCK_M, BLOCK_DV])
-    dout_tile = dout_desc.load([b, q_start, h, 0]).reshape([BLOCK_M, BLOCK_DV])
+    out_tile = out_desc.load([b, h, q_start, 0]).reshape([BLOCK_M, BLOCK_DV])
+    dout_tile = dout_desc.load([b, h, q_start, 0]).reshape([BLOCK_M, BLOCK_DV])
     delta = tl.sum(out_tile.to(tl.float32) * dout_tile.to(tl.float32), 1)
     row = q_start + tl.arange(0, BLOCK_M)
     tl.store(delta_ptr + (b.to(tl.int64) * Hq + h) * q_len + row, delta, mask=row < q_len)
@@ -183,8 +183,8 @@ def learn_from_queries(
     q_first = q_start + (k_len - q_len)
     row = q_start + tl.arange(0, BLOCK_M)
     q_pos = row + (k_len - q_len)
-    q_tile = q_desc.load([b, q_start, h, 0]).reshape([BLOCK_M, BLOCK_D])
-    dout_tile = dout_desc.load([b, q_start, h, 0]).reshape([BLOCK_M, BLOCK_DV])
+    q_tile = q_desc.load([b, h, q_start, 0]).reshape([BLOCK_M, BLOCK_D])
+    dout_tile = dout_desc.load([b, h, q_start, 0]).reshape([BLOCK_M, BLOCK_DV])
     score = tl.dot(k_tile, q_tile.T, input_precision=PRECISION) * scale  # [BLOCK_N, BLOCK_M]
     # alibi
     score = score - slopes * tl.abs(q_pos[None, :] - k_pos[:, None])
@@ -213,8 +213,8 @@ def backward_dkv(
     k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
     k_pos = k_start + tl.arange(0, BLOCK_N)
 
-    k_tile = k_desc.load([b, k_start, h, 0]).reshape([BLOCK_N, BLOCK_D])
-    v_tile = v_desc.load([b, k_start, h, 0]).reshape([BLOCK_N, BLOCK_DV])
+    k_tile = k_desc.load([b, h, k_start, 0]).reshape([BLOCK_N, BLOCK_D])
+    v_tile = v_desc.load([b, h, k_start, 0]).reshape([BLOCK_N, BLOCK_DV])
     dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     dv = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
     lse_base = lse_ptr + (b.to(tl.int64) * Hq + h) * q_len
@@ -249,8 +249,8 @@ def learn_from_keys(
 ):  # fmt: skip
     """Adds what one tile of keys teaches a tile of queries."""
     k_pos = k_start + tl.arange(0, BLOCK_N)
-    k_tile = k_desc.load([b, k_start, h, 0]).reshape([BLOCK_N, BLOCK_D])
-    v_tile = v_desc.load([b, k_start, h, 0]).reshape([BLOCK_N, BLOCK_DV])
+    k_tile = k_desc.load([b, h, k_start, 0]).reshape([BLOCK_N, BLOCK_D])
+    v_tile = v_desc.load([b, h, k_start, 0]).reshape([BLOCK_N, BLOCK_DV])
     score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION) * scale  # [BLOCK_M, BLOCK_N]
     # alibi
     part0 = tl.abs(q_pos[:, None] - k_pos[None, :])
@@ -286,8 +286,8 @@ def backward_dq(
     q_pos = row + (k_len - q_len)
     slopes = tl.load(slopes_ptr + tl.cast(h, tl.int64) * slopes_stride_head).to(tl.float32)
 
-    q_tile = q_desc.load([b, q_start, h, 0]).reshape([BLOCK_M, BLOCK_D])
-    dout_tile = dout_desc.load([b, q_start, h, 0]).reshape([BLOCK_M, BLOCK_DV])
+    q_tile = q_desc.load([b, h, q_start, 0]).reshape([BLOCK_M, BLOCK_D])
+    dout_tile = dout_desc.load([b, h, q_start, 0]).reshape([BLOCK_M, BLOCK_DV])
     lse = log2_lse(load_rows(lse_ptr + (b.to(tl.int64) * Hq + h) * q_len, row, q_len, MASKED=True))
     delta = load_rows(delta_ptr + (b.to(tl.int64) * Hq + h) * q_len, row, q_len, MASKED=True)
     dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)

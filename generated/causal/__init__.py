@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3482ff220785a9bc
-#   text hash     f5d67e735bcf33f7
+#   content hash  106d20ee43b868ba
+#   text hash     8f95a953b0f3ce81
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3482ff220785a9bc
-#   text hash     90386c9272038679
+#   content hash  106d20ee43b868ba
+#   text hash     05f4cfcba3d6541d
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

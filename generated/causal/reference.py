@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3482ff220785a9bc
-#   text hash     e6ea2fa7cb79aab1
+#   content hash  106d20ee43b868ba
+#   text hash     c0f9b6207b4d068b
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

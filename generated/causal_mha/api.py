@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  90311fe2a66bfc69
-#   text hash     d2ae6dbef5e6d4e9
+#   content hash  53c88322778e0188
+#   text hash     03c8ccb47d5f8337
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  90311fe2a66bfc69
-#   text hash     4089b8ca9338b95e
+#   content hash  53c88322778e0188
+#   text hash     ee4bbb5806e30cb5
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

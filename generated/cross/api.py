@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  4257d7bfcb677f1b
-#   text hash     8f9a16d4f7aa712c
+#   content hash  f0a4caa80889ae56
+#   text hash     0bb966dc04a27a30
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  4257d7bfcb677f1b
-#   text hash     8c23cdefef5c4308
+#   content hash  f0a4caa80889ae56
+#   text hash     98b7eea7624f892e
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

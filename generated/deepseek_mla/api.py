@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c69c318c3571e1a2
-#   text hash     8cece86e3f245c30
+#   content hash  235bec8eedd82f62
+#   text hash     f021dfb8a0b62ba3
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c69c318c3571e1a2
-#   text hash     4f87cb25787a9078
+#   content hash  235bec8eedd82f62
+#   text hash     6933b3bfb03471c7
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  867a4a6b91e478ae
-#   text hash     9867e9dba43912d7
+#   content hash  dc64cffba4940860
+#   text hash     04e29ae2d0fa8208
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

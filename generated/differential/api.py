@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  867a4a6b91e478ae
-#   text hash     82be381ea68093be
+#   content hash  dc64cffba4940860
+#   text hash     214090ca393084ed
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

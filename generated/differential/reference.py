@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  867a4a6b91e478ae
-#   text hash     fe289d16b6a7d906
+#   content hash  dc64cffba4940860
+#   text hash     79de5c5bb88a8d92
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

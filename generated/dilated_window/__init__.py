@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ff3720b746a78322
-#   text hash     72e0ba98a3b1c459
+#   content hash  bae0cf5d9c9add1a
+#   text hash     764a440a2b6b6784
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

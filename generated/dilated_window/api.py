@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ff3720b746a78322
-#   text hash     5f18ecc67481ec98
+#   content hash  bae0cf5d9c9add1a
+#   text hash     674247352eb63f2f
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ff3720b746a78322
-#   text hash     f6235bcf40c72c5c
+#   content hash  bae0cf5d9c9add1a
+#   text hash     d2474e0f53f10103
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -20,19 +20,19 @@ INTERPRETED = triton.knobs.runtime.interpret
 # (BLOCK_M, BLOCK_N, warps, stages) by kernel and head size, the best first; those after it need less shared memory
 HALF = {
     "forward": {
-        64: ((128, 64, 4, 3), (64, 64, 4, 2), (32, 32, 4, 1)),
-        128: ((128, 128, 8, 3), (64, 64, 4, 3), (64, 32, 4, 2), (32, 32, 4, 1)),
-        256: ((128, 64, 8, 3), (64, 32, 4, 3), (64, 32, 4, 1), (32, 16, 4, 1)),
+        64: ((128, 64, 8, 3), (128, 64, 4, 2), (64, 64, 4, 2), (32, 32, 4, 1)),
+        128: ((128, 128, 8, 3), (128, 64, 4, 2), (64, 64, 4, 2), (64, 32, 4, 2), (32, 32, 4, 1)),
+        256: ((128, 64, 8, 2), (128, 32, 8, 3), (64, 32, 4, 2), (32, 32, 4, 1), (32, 16, 4, 1)),
     },
     "backward_dkv": {
         64: ((64, 64, 4, 3), (64, 64, 4, 1), (32, 32, 4, 1)),
-        128: ((32, 64, 4, 3), (32, 64, 4, 1), (32, 32, 4, 1)),
+        128: ((64, 128, 8, 4), (32, 64, 4, 3), (32, 64, 4, 1), (32, 32, 4, 1)),
         256: ((64, 64, 8, 2), (32, 64, 8, 1), (16, 32, 4, 1)),
     },
     "backward_dq": {
-        64: ((64, 64, 4, 3), (64, 64, 4, 1), (32, 32, 4, 1)),
+        64: ((128, 64, 8, 4), (64, 64, 4, 3), (64, 64, 4, 1), (32, 32, 4, 1)),
         128: ((128, 64, 8, 3), (64, 64, 4, 2), (64, 32, 4, 1), (32, 32, 4, 1)),
-        256: ((128, 64, 8, 2), (64, 32, 4, 2), (64, 32, 4, 1), (32, 16, 4, 1)),
+        256: ((64, 32, 4, 4), (64, 32, 4, 2), (64, 32, 4, 1), (32, 16, 4, 1)),
     },
 }
 SINGLE = {
@@ -299,7 +299,9 @@ def _rows(x):
 
 
 def _tiles(x, rows, columns):
-    """x as tiles of one head: [1, rows, 1, columns]."""
+    """x as tiles of one head: [1, 1, rows, columns]."""
+    # heads before rows: axes of 1 that lead drop out of a tile without a trace in the compiled code
+    x = x.transpose(-3, -2)
     # the stride of an axis of size 1 means nothing, but must be a multiple of 16 bytes
     strides = [s if n > 1 else 16 for n, s in zip(x.shape, x.stride())]
-    return TensorDescriptor(x, list(x.shape), [*strides[:-1], 1], [1, rows, 1, columns])
+    return TensorDescriptor(x, list(x.shape), [*strides[:-1], 1], [1, 1, rows, columns])

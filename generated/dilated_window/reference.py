@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ff3720b746a78322
-#   text hash     a078b4360cdfac02
+#   content hash  bae0cf5d9c9add1a
+#   text hash     a31735d10c9d1506
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

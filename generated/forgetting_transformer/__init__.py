@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b4520d23ac9f4355
-#   text hash     1986e955bc4125ef
+#   content hash  20cb4a5bfe2e121a
+#   text hash     457dd83d11e2c95c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

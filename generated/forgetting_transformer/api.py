@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b4520d23ac9f4355
-#   text hash     494e494ad7cc070e
+#   content hash  20cb4a5bfe2e121a
+#   text hash     7512b2fa346801d6
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

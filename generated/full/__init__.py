@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  89883ae47a6846cc
-#   text hash     526f8aae5f64e86a
+#   content hash  5eb0086129fd17d9
+#   text hash     07f0bc6bb5ac924f
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

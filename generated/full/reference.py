@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  89883ae47a6846cc
-#   text hash     3add0779f1487899
+#   content hash  5eb0086129fd17d9
+#   text hash     a7ec61f0bb71805d
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  42533a5d8c1c3289
-#   text hash     6790435d41b6f2c0
+#   content hash  bd04991aee01f0f2
+#   text hash     65fb22f97ca004f8
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  42533a5d8c1c3289
-#   text hash     90d79474214cc313
+#   content hash  bd04991aee01f0f2
+#   text hash     7f94188eb690a034
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ee912f757b31228c
-#   text hash     09f2f5167f4379a0
+#   content hash  70da3697c5ff0476
+#   text hash     783b04486d8f0e84
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

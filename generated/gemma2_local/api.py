@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ee912f757b31228c
-#   text hash     b7b23e060fd6a31d
+#   content hash  70da3697c5ff0476
+#   text hash     98671eee5890deab
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

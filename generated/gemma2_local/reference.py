@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ee912f757b31228c
-#   text hash     f7b2488cdad78d05
+#   content hash  70da3697c5ff0476
+#   text hash     da4f184cd800d504
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  afd80bd4ccb7294f
-#   text hash     302fe9e0bcfffea4
+#   content hash  f8ad5e619c3df560
+#   text hash     80b943bd9910fd3d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  afd80bd4ccb7294f
-#   text hash     af957b8822520bb8
+#   content hash  f8ad5e619c3df560
+#   text hash     175f96916a0afb88
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

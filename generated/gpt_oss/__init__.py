@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  827eb519c5f5f8bb
-#   text hash     c5c387e0a9b728d9
+#   content hash  c69e616b72e44aeb
+#   text hash     a553154e7fdc40bf
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  827eb519c5f5f8bb
-#   text hash     2782ec97784cfc88
+#   content hash  c69e616b72e44aeb
+#   text hash     391217969c07bdcc
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  827eb519c5f5f8bb
-#   text hash     9da75f2eef3fcbee
+#   content hash  c69e616b72e44aeb
+#   text hash     429e361320b89f47
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

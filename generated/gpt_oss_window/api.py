@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a5ad0f543d484ac1
-#   text hash     ad4a13ff3929d850
+#   content hash  6137ae03f6de67be
+#   text hash     a8b5846cbddc431e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

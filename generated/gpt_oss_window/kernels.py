@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a5ad0f543d484ac1
-#   text hash     60cd5f731e125320
+#   content hash  6137ae03f6de67be
+#   text hash     aa0579fb0faa45b9
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernels: The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 
@@ -101,9 +101,9 @@ def attend(
 ):  # fmt: skip
     """Adds one tile of keys to the running softmax."""
     k_pos = k_start + tl.arange(0, BLOCK_N)
-    k_tile = k_desc.load([b, k_start, kv_h, 0]).reshape([BLOCK_N, BLOCK_D])
+    k_tile = k_desc.load([b, kv_h, k_start, 0]).reshape([BLOCK_N, BLOCK_D])
     score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
-    v_tile = v_desc.load([b, k_start, kv_h, 0]).reshape([BLOCK_N, BLOCK_DV])
+    v_tile = v_desc.load([b, kv_h, k_start, 0]).reshape([BLOCK_N, BLOCK_DV])
     if MASKED:
         keep = (k_pos < k_len)[None, :]
         keep &= k_pos[None, :] <= q_pos[:, None]  # causal
@@ -136,7 +136,7 @@ def forward(
     q_pos = row + (k_len - q_len)
     units = scale * LOG2E
 
-    q_tile = q_desc.load([b, q_start, h, 0]).reshape([BLOCK_M, BLOCK_D])
+    q_tile = q_desc.load([b, h, q_start, 0]).reshape([BLOCK_M, BLOCK_D])
     acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
     # the sink is what every row has seen at first
     sink = tl.load(sinks_ptr + tl.cast(h, tl.int64) * sinks_stride_head).to(tl.float32)
@@ -172,8 +172,8 @@ def backward_preprocess(
     """delta, a row's sum of out times its gradient: what every score's gradient loses to the softmax."""
     b, h = tl.program_id(0) // Hq, tl.program_id(0) % Hq
     q_start = tl.program_id(1) * BLOCK_M
-    out_tile = out_desc.load([b, q_start, h, 0]).reshape([BLOCK_M, BLOCK_DV])
-    dout_tile = dout_desc.load([b, q_start, h, 0]).reshape([BLOCK_M, BLOCK_DV])
+    out_tile = out_desc.load([b, h, q_start, 0]).reshape([BLOCK_M, BLOCK_DV])
+    dout_tile = dout_desc.load([b, h, q_start, 0]).reshape([BLOCK_M, BLOCK_DV])
     delta = tl.sum(out_tile.to(tl.float32) * dout_tile.to(tl.float32), 1)
     row = q_start + tl.arange(0, BLOCK_M)
     tl.store(delta_ptr + (b.to(tl.int64) * Hq + h) * q_len + row, delta, mask=row < q_len)
@@ -189,8 +189,8 @@ def learn_from_queries(
     q_first = q_start + (k_len - q_len)
     row = q_start + tl.arange(0, BLOCK_M)
     q_pos = row + (k_len - q_len)
-    q_tile = q_desc.load([b, q_start, h, 0]).reshape([BLOCK_M, BLOCK_D])
-    dout_tile = dout_desc.load([b, q_start, h, 0]).reshape([BLOCK_M, BLOCK_DV])
+    q_tile = q_desc.load([b, h, q_start, 0]).reshape([BLOCK_M, BLOCK_D])
+    dout_tile = dout_desc.load([b, h, q_start, 0]).reshape([BLOCK_M, BLOCK_DV])
     score = tl.dot(k_tile, q_tile.T, input_precision=PRECISION)  # [BLOCK_N, BLOCK_M]
     p = tl.exp2(score * units - log2_lse(load_rows(lse_base, row, q_len, MASKED))[None, :])
     if MASKED:
@@ -219,8 +219,8 @@ def backward_dkv(
     k_pos = k_start + tl.arange(0, BLOCK_N)
     units = scale * LOG2E
 
-    k_tile = k_desc.load([b, k_start, kv_h, 0]).reshape([BLOCK_N, BLOCK_D])
-    v_tile = v_desc.load([b, k_start, kv_h, 0]).reshape([BLOCK_N, BLOCK_DV])
+    k_tile = k_desc.load([b, kv_h, k_start, 0]).reshape([BLOCK_N, BLOCK_D])
+    v_tile = v_desc.load([b, kv_h, k_start, 0]).reshape([BLOCK_N, BLOCK_DV])
     dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     dv = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
     for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
@@ -255,8 +255,8 @@ def learn_from_keys(
 ):  # fmt: skip
     """Adds what one tile of keys teaches a tile of queries."""
     k_pos = k_start + tl.arange(0, BLOCK_N)
-    k_tile = k_desc.load([b, k_start, kv_h, 0]).reshape([BLOCK_N, BLOCK_D])
-    v_tile = v_desc.load([b, k_start, kv_h, 0]).reshape([BLOCK_N, BLOCK_DV])
+    k_tile = k_desc.load([b, kv_h, k_start, 0]).reshape([BLOCK_N, BLOCK_D])
+    v_tile = v_desc.load([b, kv_h, k_start, 0]).reshape([BLOCK_N, BLOCK_DV])
     score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
     p = tl.exp2(score * units - lse[:, None])
     if MASKED:
@@ -288,8 +288,8 @@ def backward_dq(
     q_pos = row + (k_len - q_len)
     units = scale * LOG2E
 
-    q_tile = q_desc.load([b, q_start, h, 0]).reshape([BLOCK_M, BLOCK_D])
-    dout_tile = dout_desc.load([b, q_start, h, 0]).reshape([BLOCK_M, BLOCK_DV])
+    q_tile = q_desc.load([b, h, q_start, 0]).reshape([BLOCK_M, BLOCK_D])
+    dout_tile = dout_desc.load([b, h, q_start, 0]).reshape([BLOCK_M, BLOCK_DV])
     lse = log2_lse(load_rows(lse_ptr + (b.to(tl.int64) * Hq + h) * q_len, row, q_len, MASKED=True))
     delta = load_rows(delta_ptr + (b.to(tl.int64) * Hq + h) * q_len, row, q_len, MASKED=True)
     dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a5ad0f543d484ac1
-#   text hash     4bca313d60f42491
+#   content hash  6137ae03f6de67be
+#   text hash     a630e3aa234da282
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  09d5be2709510554
-#   text hash     04900a511155bfee
+#   content hash  1ee91017f90499a6
+#   text hash     a23b865a3f6ef58f
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

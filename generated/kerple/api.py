@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  09d5be2709510554
-#   text hash     961f7473e320856c
+#   content hash  1ee91017f90499a6
+#   text hash     3a66f283825d0c5f
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  70fbfbfb20121cdc
-#   text hash     feeae13c8ecacae8
+#   content hash  db13e072aa6c38b7
+#   text hash     bf49bec483510774
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  70fbfbfb20121cdc
-#   text hash     9f164d3d66f23020
+#   content hash  db13e072aa6c38b7
+#   text hash     f829a4126171e2b2
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  70fbfbfb20121cdc
-#   text hash     2344c355a8c5c20b
+#   content hash  db13e072aa6c38b7
+#   text hash     67523a62daa42498
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -126,7 +126,8 @@ def run(inputs, gradients, function=None, *, upstream=None):
     seen = torch.isfinite(lse.detach())
     # the gradient of an LSE of -inf is 0, whatever comes in
     loss = (out * d_out.to(out.dtype)).sum() + (torch.where(seen, lse, 0) * d_lse.to(lse.dtype)).sum()
-    grads = torch.autograd.grad(loss, [inputs[name] for name in learned])
+    # a term may leave out the score or take no slope: then autograd knows of no gradient where kernels write zeros
+    grads = torch.autograd.grad(loss, [inputs[name] for name in learned], materialize_grads=True)
     return {"out": out.detach(), "lse": lse.detach()} | {"d" + n: g for n, g in zip(learned, grads)}
 
 

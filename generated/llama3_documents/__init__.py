@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  eb54d6fb8bd9059a
-#   text hash     41b35b8f6810e986
+#   content hash  0c50d1b4f26dcf77
+#   text hash     9fb4a1b234447b46
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

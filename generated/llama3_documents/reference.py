@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  eb54d6fb8bd9059a
-#   text hash     1453b5b4f70513b6
+#   content hash  0c50d1b4f26dcf77
+#   text hash     124a054d0973e612
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

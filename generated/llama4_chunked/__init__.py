@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  39d5f1e4810fb7ec
-#   text hash     ff998e4071fc3246
+#   content hash  870cfab26e00d4c3
+#   text hash     d06fed6ad2719f2e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

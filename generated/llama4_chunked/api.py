@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  39d5f1e4810fb7ec
-#   text hash     60cbe3ea7ca1ac96
+#   content hash  870cfab26e00d4c3
+#   text hash     b7e80130fa9eb749
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  39d5f1e4810fb7ec
-#   text hash     15d5b5dcb9656663
+#   content hash  870cfab26e00d4c3
+#   text hash     2b3056320b3fe609
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

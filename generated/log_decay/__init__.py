@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4fcde396a3d7f2ba
-#   text hash     cbae3a14d275016b
+#   content hash  3b2c25fccb1409e8
+#   text hash     4aa3afa6a95bd136
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4fcde396a3d7f2ba
-#   text hash     f1d5ccb597c78937
+#   content hash  3b2c25fccb1409e8
+#   text hash     2a75dbed9fbf334d
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  852aa5133d04a9f1
-#   text hash     74744b291dcf61b7
+#   content hash  0ed7cd5633a4037b
+#   text hash     ac9525ce80ae321f
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

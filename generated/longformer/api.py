@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  852aa5133d04a9f1
-#   text hash     77d330e1ba8366d6
+#   content hash  0ed7cd5633a4037b
+#   text hash     0eb28fb2c54b3012
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

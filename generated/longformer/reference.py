@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  852aa5133d04a9f1
-#   text hash     f0647c570a359172
+#   content hash  0ed7cd5633a4037b
+#   text hash     448bcf50aba62089
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

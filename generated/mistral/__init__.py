@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f8bebc2c4f3117f2
-#   text hash     e8040e38487caa60
+#   content hash  303dd8e0407c6825
+#   text hash     df919d33c0903bec
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

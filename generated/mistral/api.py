@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f8bebc2c4f3117f2
-#   text hash     88a89edb66a76580
+#   content hash  303dd8e0407c6825
+#   text hash     f29cd4c48828df74
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f8bebc2c4f3117f2
-#   text hash     8a351aa7a36b680e
+#   content hash  303dd8e0407c6825
+#   text hash     59bd7a141879760f
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

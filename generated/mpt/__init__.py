@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e40a21614f5bb1ef
-#   text hash     485941c35d1fa188
+#   content hash  86c727f172e154cf
+#   text hash     4a746d00f38683a4
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

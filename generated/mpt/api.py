@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e40a21614f5bb1ef
-#   text hash     0b14369fc4b1efb4
+#   content hash  86c727f172e154cf
+#   text hash     bfdcea59a11fed52
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  34577f786fec1f9e
-#   text hash     6a8e344aa815efb5
+#   content hash  45a2955e749a54e0
+#   text hash     9af8750cbc895194
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see those at most 3 rows and columns away.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  34577f786fec1f9e
-#   text hash     3c269e7936140680
+#   content hash  45a2955e749a54e0
+#   text hash     78a3acfb13c7d7f4
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

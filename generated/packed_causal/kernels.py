@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9e8e669c06fed9b0
-#   text hash     3764fa97214328da
+#   content hash  714a25b074c8a570
+#   text hash     93847a1079d1ce5b
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernels: Causal attention for sequences packed into one tensor.
 
@@ -102,9 +102,9 @@ def attend(
 ):  # fmt: skip
     """Adds one tile of keys to the running softmax."""
     k_pos = k_start + tl.arange(0, BLOCK_N)
-    k_tile = k_desc.load([k_offset + k_start, kv_h, 0]).reshape([BLOCK_N, BLOCK_D])
+    k_tile = k_desc.load([kv_h, k_offset + k_start, 0]).reshape([BLOCK_N, BLOCK_D])
     score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
-    v_tile = v_desc.load([k_offset + k_start, kv_h, 0]).reshape([BLOCK_N, BLOCK_DV])
+    v_tile = v_desc.load([kv_h, k_offset + k_start, 0]).reshape([BLOCK_N, BLOCK_DV])
     if MASKED:
         keep = (k_pos < k_len)[None, :]
         keep &= k_pos[None, :] <= q_pos[:, None]  # causal
@@ -144,7 +144,7 @@ def forward(
     q_pos = row + (k_len - q_len)
     units = scale * LOG2E
 
-    q_tile = q_desc.load([q_offset + q_start, h, 0]).reshape([BLOCK_M, BLOCK_D])
+    q_tile = q_desc.load([h, q_offset + q_start, 0]).reshape([BLOCK_M, BLOCK_D])
     acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     l = tl.zeros([BLOCK_M], tl.float32)
@@ -180,8 +180,8 @@ def backward_preprocess(
     q_len = tl.load(cu_seqlens_q_ptr + b + 1) - q_offset
     if q_start >= q_len:
         return
-    out_tile = out_desc.load([q_offset + q_start, h, 0]).reshape([BLOCK_M, BLOCK_DV])
-    dout_tile = dout_desc.load([q_offset + q_start, h, 0]).reshape([BLOCK_M, BLOCK_DV])
+    out_tile = out_desc.load([h, q_offset + q_start, 0]).reshape([BLOCK_M, BLOCK_DV])
+    dout_tile = dout_desc.load([h, q_offset + q_start, 0]).reshape([BLOCK_M, BLOCK_DV])
     delta = tl.sum(out_tile.to(tl.float32) * dout_tile.to(tl.float32), 1)
     row = q_start + tl.arange(0, BLOCK_M)
     tl.store(delta_ptr + tl.cast(h, tl.int64) * q_total + q_offset + row, delta, mask=row < q_len)
@@ -197,8 +197,8 @@ def learn_from_queries(
     q_first = q_start + (k_len - q_len)
     row = q_start + tl.arange(0, BLOCK_M)
     q_pos = row + (k_len - q_len)
-    q_tile = q_desc.load([q_offset + q_start, h, 0]).reshape([BLOCK_M, BLOCK_D])
-    dout_tile = dout_desc.load([q_offset + q_start, h, 0]).reshape([BLOCK_M, BLOCK_DV])
+    q_tile = q_desc.load([h, q_offset + q_start, 0]).reshape([BLOCK_M, BLOCK_D])
+    dout_tile = dout_desc.load([h, q_offset + q_start, 0]).reshape([BLOCK_M, BLOCK_DV])
     if MASKED:
         # the next sequence's rows: 0 times a NaN would be NaN
         q_tile = tl.where((row < q_len)[:, None], q_tile, 0.0)
@@ -236,8 +236,8 @@ def backward_dkv(
     k_pos = k_start + tl.arange(0, BLOCK_N)
     units = scale * LOG2E
 
-    k_tile = k_desc.load([k_offset + k_start, kv_h, 0]).reshape([BLOCK_N, BLOCK_D])
-    v_tile = v_desc.load([k_offset + k_start, kv_h, 0]).reshape([BLOCK_N, BLOCK_DV])
+    k_tile = k_desc.load([kv_h, k_offset + k_start, 0]).reshape([BLOCK_N, BLOCK_D])
+    v_tile = v_desc.load([kv_h, k_offset + k_start, 0]).reshape([BLOCK_N, BLOCK_DV])
     dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     dv = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
     for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
@@ -272,8 +272,8 @@ def learn_from_keys(
 ):  # fmt: skip
     """Adds what one tile of keys teaches a tile of queries."""
     k_pos = k_start + tl.arange(0, BLOCK_N)
-    k_tile = k_desc.load([k_offset + k_start, kv_h, 0]).reshape([BLOCK_N, BLOCK_D])
-    v_tile = v_desc.load([k_offset + k_start, kv_h, 0]).reshape([BLOCK_N, BLOCK_DV])
+    k_tile = k_desc.load([kv_h, k_offset + k_start, 0]).reshape([BLOCK_N, BLOCK_D])
+    v_tile = v_desc.load([kv_h, k_offset + k_start, 0]).reshape([BLOCK_N, BLOCK_DV])
     if MASKED:
         # the next sequence's rows: 0 times a NaN would be NaN
         k_tile = tl.where((k_pos < k_len)[:, None], k_tile, 0.0)
@@ -314,8 +314,8 @@ def backward_dq(
     q_pos = row + (k_len - q_len)
     units = scale * LOG2E
 
-    q_tile = q_desc.load([q_offset + q_start, h, 0]).reshape([BLOCK_M, BLOCK_D])
-    dout_tile = dout_desc.load([q_offset + q_start, h, 0]).reshape([BLOCK_M, BLOCK_DV])
+    q_tile = q_desc.load([h, q_offset + q_start, 0]).reshape([BLOCK_M, BLOCK_D])
+    dout_tile = dout_desc.load([h, q_offset + q_start, 0]).reshape([BLOCK_M, BLOCK_DV])
     lse = log2_lse(load_rows(lse_ptr + tl.cast(h, tl.int64) * q_total + q_offset, row, q_len, MASKED=True))
     delta = load_rows(delta_ptr + tl.cast(h, tl.int64) * q_total + q_offset, row, q_len, MASKED=True)
     dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)

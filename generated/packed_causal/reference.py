@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9e8e669c06fed9b0
-#   text hash     b9e9ed0a6c530d81
+#   content hash  714a25b074c8a570
+#   text hash     d7cb06e394f68b29
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

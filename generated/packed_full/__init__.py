@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  fe201663d0a7e3d8
-#   text hash     cde79b80c94eb394
+#   content hash  1bd610a082cecfe2
+#   text hash     f9c22653a80fe5de
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

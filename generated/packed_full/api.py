@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  fe201663d0a7e3d8
-#   text hash     f9f0f387ca9a4ad1
+#   content hash  1bd610a082cecfe2
+#   text hash     95f5edfd510b03a4
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  fe201663d0a7e3d8
-#   text hash     2c1bdaa388d37b3f
+#   content hash  1bd610a082cecfe2
+#   text hash     b11d5da1536883c6
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  456710303e4c694e
-#   text hash     5ced352829a86de3
+#   content hash  5fefe1dd27cd0055
+#   text hash     041a16df08dc572b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  456710303e4c694e
-#   text hash     d4cc9597a2f2b028
+#   content hash  5fefe1dd27cd0055
+#   text hash     945f38e4da78cc34
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d50de71f279d78b1
-#   text hash     c57c1ab4bf56ea0f
+#   content hash  beb7faab5e78808b
+#   text hash     e072768a1b8a7894
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d50de71f279d78b1
-#   text hash     e0862ca571f1e00c
+#   content hash  beb7faab5e78808b
+#   text hash     00aba39b376d7bc3
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

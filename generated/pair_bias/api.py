@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f68659f2a5e80d99
-#   text hash     4c17b3704d4c808b
+#   content hash  c04629e80151079f
+#   text hash     4b23720336a63d4d
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f68659f2a5e80d99
-#   text hash     141573c34fe65afa
+#   content hash  c04629e80151079f
+#   text hash     75039b54aad62742
 #   render with   attnforge render specs/pair_bias.yaml
 """The kernels: Attention with a learned bias for each pair of positions.
 
@@ -107,11 +107,11 @@ def attend(
 ):  # fmt: skip
     """Adds one tile of keys to the running softmax."""
     k_pos = k_start + tl.arange(0, BLOCK_N)
-    k_tile = k_desc.load([b, k_start, h, 0]).reshape([BLOCK_N, BLOCK_D])
+    k_tile = k_desc.load([b, h, k_start, 0]).reshape([BLOCK_N, BLOCK_D])
     score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION) * scale  # [BLOCK_M, BLOCK_N]
     bias_qk = load_pairs(bias_base, row, bias_stride_query, q_len, k_pos, bias_stride_key, k_len).to(tl.float32)
     score = score + bias_qk  # bias
-    v_tile = v_desc.load([b, k_start, h, 0]).reshape([BLOCK_N, BLOCK_DV])
+    v_tile = v_desc.load([b, h, k_start, 0]).reshape([BLOCK_N, BLOCK_DV])
     if MASKED:
         keep = (k_pos < k_len)[None, :]
         score = tl.where(keep, score, float("-inf"))
@@ -141,7 +141,7 @@ def forward(
     q_pos = row + (k_len - q_len)
     bias_base = bias_ptr + tl.cast(b, tl.int64) * bias_stride_batch + tl.cast(h, tl.int64) * bias_stride_head
 
-    q_tile = q_desc.load([b, q_start, h, 0]).reshape([BLOCK_M, BLOCK_D])
+    q_tile = q_desc.load([b, h, q_start, 0]).reshape([BLOCK_M, BLOCK_D])
     acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     l = tl.zeros([BLOCK_M], tl.float32)
@@ -173,8 +173,8 @@ def backward_preprocess(
     """delta, a row's sum of out times its gradient: what every score's gradient loses to the softmax."""
     b, h = tl.program_id(0) // Hq, tl.program_id(0) % Hq
     q_start = tl.program_id(1) * BLOCK_M
-    out_tile = out_desc.load([b, q_start, h, 0]).reshape([BLOCK_M, BLOCK_DV])
-    dout_tile = dout_desc.load([b, q_start, h, 0]).reshape([BLOCK_M, BLOCK_DV])
+    out_tile = out_desc.load([b, h, q_start, 0]).reshape([BLOCK_M, BLOCK_DV])
+    dout_tile = dout_desc.load([b, h, q_start, 0]).reshape([BLOCK_M, BLOCK_DV])
     delta = tl.sum(out_tile.to(tl.float32) * dout_tile.to(tl.float32), 1)
     row = q_start + tl.arange(0, BLOCK_M)
     tl.store(delta_ptr + (b.to(tl.int64) * Hq + h) * q_len + row, delta, mask=row < q_len)
@@ -190,8 +190,8 @@ def learn_from_queries(
     q_first = q_start + (k_len - q_len)
     row = q_start + tl.arange(0, BLOCK_M)
     q_pos = row + (k_len - q_len)
-    q_tile = q_desc.load([b, q_start, h, 0]).reshape([BLOCK_M, BLOCK_D])
-    dout_tile = dout_desc.load([b, q_start, h, 0]).reshape([BLOCK_M, BLOCK_DV])
+    q_tile = q_desc.load([b, h, q_start, 0]).reshape([BLOCK_M, BLOCK_D])
+    dout_tile = dout_desc.load([b, h, q_start, 0]).reshape([BLOCK_M, BLOCK_DV])
     score = tl.dot(k_tile, q_tile.T, input_precision=PRECISION) * scale  # [BLOCK_N, BLOCK_M]
     bias_qk = load_pairs(bias_base, k_pos, bias_stride_key, k_len, row, bias_stride_query, q_len).to(tl.float32)
     # bias
@@ -221,8 +221,8 @@ def backward_dkv(
     k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
     k_pos = k_start + tl.arange(0, BLOCK_N)
 
-    k_tile = k_desc.load([b, k_start, h, 0]).reshape([BLOCK_N, BLOCK_D])
-    v_tile = v_desc.load([b, k_start, h, 0]).reshape([BLOCK_N, BLOCK_DV])
+    k_tile = k_desc.load([b, h, k_start, 0]).reshape([BLOCK_N, BLOCK_D])
+    v_tile = v_desc.load([b, h, k_start, 0]).reshape([BLOCK_N, BLOCK_DV])
     dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     dv = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
     lse_base = lse_ptr + (b.to(tl.int64) * Hq + h) * q_len
@@ -257,8 +257,8 @@ def learn_from_keys(
 ):  # fmt: skip
     """Adds what one tile of keys teaches a tile of queries."""
     k_pos = k_start + tl.arange(0, BLOCK_N)
-    k_tile = k_desc.load([b, k_start, h, 0]).reshape([BLOCK_N, BLOCK_D])
-    v_tile = v_desc.load([b, k_start, h, 0]).reshape([BLOCK_N, BLOCK_DV])
+    k_tile = k_desc.load([b, h, k_start, 0]).reshape([BLOCK_N, BLOCK_D])
+    v_tile = v_desc.load([b, h, k_start, 0]).reshape([BLOCK_N, BLOCK_DV])
     score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION) * scale  # [BLOCK_M, BLOCK_N]
     bias_qk = load_pairs(bias_base, row, bias_stride_query, q_len, k_pos, bias_stride_key, k_len).to(tl.float32)
     # bias
@@ -291,8 +291,8 @@ def backward_dq(
     q_pos = row + (k_len - q_len)
     bias_base = bias_ptr + tl.cast(b, tl.int64) * bias_stride_batch + tl.cast(h, tl.int64) * bias_stride_head
 
-    q_tile = q_desc.load([b, q_start, h, 0]).reshape([BLOCK_M, BLOCK_D])
-    dout_tile = dout_desc.load([b, q_start, h, 0]).reshape([BLOCK_M, BLOCK_DV])
+    q_tile = q_desc.load([b, h, q_start, 0]).reshape([BLOCK_M, BLOCK_D])
+    dout_tile = dout_desc.load([b, h, q_start, 0]).reshape([BLOCK_M, BLOCK_DV])
     lse = log2_lse(load_rows(lse_ptr + (b.to(tl.int64) * Hq + h) * q_len, row, q_len, MASKED=True))
     delta = load_rows(delta_ptr + (b.to(tl.int64) * Hq + h) * q_len, row, q_len, MASKED=True)
     dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
@@ -334,8 +334,8 @@ def backward_bias(
         bias_base = bias_ptr + tl.cast(b, tl.int64) * bias_stride_batch + tl.cast(h, tl.int64) * bias_stride_head
         first, _, _, last = key_tiles(k_len, BLOCK_N)
         if (tl.program_id(2) >= first) & (tl.program_id(2) < last):
-            q_tile = q_desc.load([b, q_start, h, 0]).reshape([BLOCK_M, BLOCK_D])
-            k_tile = k_desc.load([b, k_start, h, 0]).reshape([BLOCK_N, BLOCK_D])
+            q_tile = q_desc.load([b, h, q_start, 0]).reshape([BLOCK_M, BLOCK_D])
+            k_tile = k_desc.load([b, h, k_start, 0]).reshape([BLOCK_N, BLOCK_D])
             score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION) * scale  # [BLOCK_M, BLOCK_N]
             bias_qk = load_pairs(bias_base, row, bias_stride_query, q_len, k_pos, bias_stride_key, k_len).to(tl.float32)
             # bias
@@ -344,8 +344,8 @@ def backward_bias(
             p = tl.exp2(score * LOG2E - lse[:, None])
             keep = (row < q_len)[:, None] & (k_pos < k_len)[None, :]
             p = tl.where(keep, p, 0.0)
-            dout_tile = dout_desc.load([b, q_start, h, 0]).reshape([BLOCK_M, BLOCK_DV])
-            v_tile = v_desc.load([b, k_start, h, 0]).reshape([BLOCK_N, BLOCK_DV])
+            dout_tile = dout_desc.load([b, h, q_start, 0]).reshape([BLOCK_M, BLOCK_DV])
+            v_tile = v_desc.load([b, h, k_start, 0]).reshape([BLOCK_N, BLOCK_DV])
             dp = tl.dot(dout_tile, v_tile.T, input_precision=PRECISION)
             delta = load_rows(delta_ptr + (b.to(tl.int64) * Hq + h) * q_len, row, q_len, MASKED=True)
             ds = p * (dp - delta[:, None])

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f68659f2a5e80d99
-#   text hash     8c4594a8fa9dec70
+#   content hash  c04629e80151079f
+#   text hash     61db2e87d66dbcb3
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -120,7 +120,8 @@ def run(inputs, gradients, function=None, *, upstream=None):
     seen = torch.isfinite(lse.detach())
     # the gradient of an LSE of -inf is 0, whatever comes in
     loss = (out * d_out.to(out.dtype)).sum() + (torch.where(seen, lse, 0) * d_lse.to(lse.dtype)).sum()
-    grads = torch.autograd.grad(loss, [inputs[name] for name in learned])
+    # a term may leave out the score or take no slope: then autograd knows of no gradient where kernels write zeros
+    grads = torch.autograd.grad(loss, [inputs[name] for name in learned], materialize_grads=True)
     return {"out": out.detach(), "lse": lse.detach()} | {"d" + n: g for n, g in zip(learned, grads)}
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b176b893819ab412
-#   text hash     f6859ea508b94c8d
+#   content hash  014857b0437b02db
+#   text hash     744b34c60500ddb2
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

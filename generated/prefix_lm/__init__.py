@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  90eff33ef545c567
-#   text hash     6f8aa7101b16a056
+#   content hash  4a140e68382480e0
+#   text hash     06e89f38a0a1518b
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

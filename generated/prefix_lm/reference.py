@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  90eff33ef545c567
-#   text hash     f9aefb7c0bb8e613
+#   content hash  4a140e68382480e0
+#   text hash     a0b85cbcf74f08ad
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6107eed142a052a1
-#   text hash     b85d47aa16786ee4
+#   content hash  fdf3a68e9e225748
+#   text hash     d49c06a30d1bbfb9
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

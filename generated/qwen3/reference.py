@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6107eed142a052a1
-#   text hash     12988816c6de5d8c
+#   content hash  fdf3a68e9e225748
+#   text hash     6a7cef22ddf27c80
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  775fc5f114a08847
-#   text hash     79d6699358e84c1b
+#   content hash  67fefc16fc5afd5f
+#   text hash     9cdab4063a037e26
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  775fc5f114a08847
-#   text hash     0be479254fe1565c
+#   content hash  67fefc16fc5afd5f
+#   text hash     1b6d4268ad09b406
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

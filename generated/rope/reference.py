@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  775fc5f114a08847
-#   text hash     0f60c3b73912efc5
+#   content hash  67fefc16fc5afd5f
+#   text hash     b02b917737b0e5a0
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

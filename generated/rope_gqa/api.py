@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  accfb3153f3a2f71
-#   text hash     859c11d31cc54a28
+#   content hash  5480be149fefcc8f
+#   text hash     22d578d44a1fd8e4
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

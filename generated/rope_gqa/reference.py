@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  accfb3153f3a2f71
-#   text hash     c6175507fdc4c573
+#   content hash  5480be149fefcc8f
+#   text hash     8f0c4ed256ab92cf
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

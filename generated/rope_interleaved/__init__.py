@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  389e60a6d4f11167
-#   text hash     5c809811eeb825e1
+#   content hash  6f1c2b056b963887
+#   text hash     5237f09a86de46d0
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

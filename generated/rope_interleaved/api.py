@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  389e60a6d4f11167
-#   text hash     146e8beb59aa2f99
+#   content hash  6f1c2b056b963887
+#   text hash     43a9723c9a8ebade
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

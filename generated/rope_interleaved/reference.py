@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  389e60a6d4f11167
-#   text hash     71b06690039f95e8
+#   content hash  6f1c2b056b963887
+#   text hash     0b71bc3f39e8eef1
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f15aca9eb88bbe23
-#   text hash     12b79570489f0735
+#   content hash  0fb631786500f062
+#   text hash     2876dea7208a3bc8
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

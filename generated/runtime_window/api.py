@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ea0e356b9109abaa
-#   text hash     fe916c355a7ff521
+#   content hash  1595bb2504b80e7c
+#   text hash     b7c6e46407e743c6
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

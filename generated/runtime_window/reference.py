@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ea0e356b9109abaa
-#   text hash     7169140d4a1f7f43
+#   content hash  1595bb2504b80e7c
+#   text hash     fc222891fc0293f3
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  0a552853db853fe0
-#   text hash     6b80ccbcacae99dd
+#   content hash  547a505c2743081d
+#   text hash     f9f845673def943a
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  0a552853db853fe0
-#   text hash     a5151605d6a57a50
+#   content hash  547a505c2743081d
+#   text hash     10abbe74c4b2c1dd
 #   render with   attnforge render specs/shaw.yaml
 """The kernels: Attention in which each query gives each distance up to 16 a score of its own.
 
@@ -115,7 +115,7 @@ def attend(
 ):  # fmt: skip
     """Adds one tile of keys to the running softmax."""
     k_pos = k_start + tl.arange(0, BLOCK_N)
-    k_tile = k_desc.load([b, k_start, h, 0]).reshape([BLOCK_N, BLOCK_D])
+    k_tile = k_desc.load([b, h, k_start, 0]).reshape([BLOCK_N, BLOCK_D])
     score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION) * scale  # [BLOCK_M, BLOCK_N]
     distance_score_at_query = within(row[:, None], q_len)
     distance_score_at_entry = within(tl.minimum(tl.maximum(k_pos[None, :] - q_pos[:, None] + 16, 0), 32), 33)
@@ -127,7 +127,7 @@ def attend(
         other=0,
     ).to(tl.float32)
     score = score + distance_score_at  # score + distance_score[clamp(k - q + 16, 0, 32)]
-    v_tile = v_desc.load([b, k_start, h, 0]).reshape([BLOCK_N, BLOCK_DV])
+    v_tile = v_desc.load([b, h, k_start, 0]).reshape([BLOCK_N, BLOCK_DV])
     if MASKED:
         keep = (k_pos < k_len)[None, :]
         score = tl.where(keep, score, float("-inf"))
@@ -162,7 +162,7 @@ def forward(
         + tl.cast(h, tl.int64) * distance_score_stride_head
     )
 
-    q_tile = q_desc.load([b, q_start, h, 0]).reshape([BLOCK_M, BLOCK_D])
+    q_tile = q_desc.load([b, h, q_start, 0]).reshape([BLOCK_M, BLOCK_D])
     acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     l = tl.zeros([BLOCK_M], tl.float32)
@@ -196,8 +196,8 @@ def backward_preprocess(
     """delta, a row's sum of out times its gradient: what every score's gradient loses to the softmax."""
     b, h = tl.program_id(0) // Hq, tl.program_id(0) % Hq
     q_start = tl.program_id(1) * BLOCK_M
-    out_tile = out_desc.load([b, q_start, h, 0]).reshape([BLOCK_M, BLOCK_DV])
-    dout_tile = dout_desc.load([b, q_start, h, 0]).reshape([BLOCK_M, BLOCK_DV])
+    out_tile = out_desc.load([b, h, q_start, 0]).reshape([BLOCK_M, BLOCK_DV])
+    dout_tile = dout_desc.load([b, h, q_start, 0]).reshape([BLOCK_M, BLOCK_DV])
     delta = tl.sum(out_tile.to(tl.float32) * dout_tile.to(tl.float32), 1)
     row = q_start + tl.arange(0, BLOCK_M)
     tl.store(delta_ptr + (b.to(tl.int64) * Hq + h) * q_len + row, delta, mask=row < q_len)
@@ -213,8 +213,8 @@ def learn_from_queries(
     q_first = q_start + (k_len - q_len)
     row = q_start + tl.arange(0, BLOCK_M)
     q_pos = row + (k_len - q_len)
-    q_tile = q_desc.load([b, q_start, h, 0]).reshape([BLOCK_M, BLOCK_D])
-    dout_tile = dout_desc.load([b, q_start, h, 0]).reshape([BLOCK_M, BLOCK_DV])
+    q_tile = q_desc.load([b, h, q_start, 0]).reshape([BLOCK_M, BLOCK_D])
+    dout_tile = dout_desc.load([b, h, q_start, 0]).reshape([BLOCK_M, BLOCK_DV])
     score = tl.dot(k_tile, q_tile.T, input_precision=PRECISION) * scale  # [BLOCK_N, BLOCK_M]
     distance_score_at_query = within(row[None, :], q_len)
     distance_score_at_entry = within(tl.minimum(tl.maximum(k_pos[:, None] - q_pos[None, :] + 16, 0), 32), 33)
@@ -252,8 +252,8 @@ def backward_dkv(
     k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
     k_pos = k_start + tl.arange(0, BLOCK_N)
 
-    k_tile = k_desc.load([b, k_start, h, 0]).reshape([BLOCK_N, BLOCK_D])
-    v_tile = v_desc.load([b, k_start, h, 0]).reshape([BLOCK_N, BLOCK_DV])
+    k_tile = k_desc.load([b, h, k_start, 0]).reshape([BLOCK_N, BLOCK_D])
+    v_tile = v_desc.load([b, h, k_start, 0]).reshape([BLOCK_N, BLOCK_DV])
     dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     dv = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
     lse_base = lse_ptr + (b.to(tl.int64) * Hq + h) * q_len
@@ -293,8 +293,8 @@ def learn_from_keys(
 ):  # fmt: skip
     """Adds what one tile of keys teaches a tile of queries."""
     k_pos = k_start + tl.arange(0, BLOCK_N)
-    k_tile = k_desc.load([b, k_start, h, 0]).reshape([BLOCK_N, BLOCK_D])
-    v_tile = v_desc.load([b, k_start, h, 0]).reshape([BLOCK_N, BLOCK_DV])
+    k_tile = k_desc.load([b, h, k_start, 0]).reshape([BLOCK_N, BLOCK_D])
+    v_tile = v_desc.load([b, h, k_start, 0]).reshape([BLOCK_N, BLOCK_DV])
     score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION) * scale  # [BLOCK_M, BLOCK_N]
     distance_score_at_query = within(row[:, None], q_len)
     distance_score_at_entry = within(tl.minimum(tl.maximum(k_pos[None, :] - q_pos[:, None] + 16, 0), 32), 33)
@@ -343,8 +343,8 @@ def backward_dq(
         + tl.cast(h, tl.int64) * distance_score_stride_head
     )
 
-    q_tile = q_desc.load([b, q_start, h, 0]).reshape([BLOCK_M, BLOCK_D])
-    dout_tile = dout_desc.load([b, q_start, h, 0]).reshape([BLOCK_M, BLOCK_DV])
+    q_tile = q_desc.load([b, h, q_start, 0]).reshape([BLOCK_M, BLOCK_D])
+    dout_tile = dout_desc.load([b, h, q_start, 0]).reshape([BLOCK_M, BLOCK_DV])
     lse = log2_lse(load_rows(lse_ptr + (b.to(tl.int64) * Hq + h) * q_len, row, q_len, MASKED=True))
     delta = load_rows(delta_ptr + (b.to(tl.int64) * Hq + h) * q_len, row, q_len, MASKED=True)
     dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  0a552853db853fe0
-#   text hash     4e05b3d94bc5d967
+#   content hash  547a505c2743081d
+#   text hash     82b78f74a6a6f2cf
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -120,7 +120,8 @@ def run(inputs, gradients, function=None, *, upstream=None):
     seen = torch.isfinite(lse.detach())
     # the gradient of an LSE of -inf is 0, whatever comes in
     loss = (out * d_out.to(out.dtype)).sum() + (torch.where(seen, lse, 0) * d_lse.to(lse.dtype)).sum()
-    grads = torch.autograd.grad(loss, [inputs[name] for name in learned])
+    # a term may leave out the score or take no slope: then autograd knows of no gradient where kernels write zeros
+    grads = torch.autograd.grad(loss, [inputs[name] for name in learned], materialize_grads=True)
     return {"out": out.detach(), "lse": lse.detach()} | {"d" + n: g for n, g in zip(learned, grads)}
 
 

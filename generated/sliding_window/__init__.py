@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  2588a121516ded8c
-#   text hash     1ed9d5cfabbce547
+#   content hash  22ef1e49cbcfe7ee
+#   text hash     b2988d3cd48db0bd
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  2588a121516ded8c
-#   text hash     83b7711d39f2a4c2
+#   content hash  22ef1e49cbcfe7ee
+#   text hash     f5ede6d01672f0f0
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  372449d86f1b4998
-#   text hash     c090e20e3044726d
+#   content hash  6d2902a2b7e9fc45
+#   text hash     1e03b3e453b24657
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  372449d86f1b4998
-#   text hash     b4a76d71ed879966
+#   content hash  6d2902a2b7e9fc45
+#   text hash     4381d7d337091515
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -119,7 +119,8 @@ def run(inputs, gradients, function=None, *, upstream=None):
     seen = torch.isfinite(lse.detach())
     # the gradient of an LSE of -inf is 0, whatever comes in
     loss = (out * d_out.to(out.dtype)).sum() + (torch.where(seen, lse, 0) * d_lse.to(lse.dtype)).sum()
-    grads = torch.autograd.grad(loss, [inputs[name] for name in learned])
+    # a term may leave out the score or take no slope: then autograd knows of no gradient where kernels write zeros
+    grads = torch.autograd.grad(loss, [inputs[name] for name in learned], materialize_grads=True)
     return {"out": out.detach(), "lse": lse.detach()} | {"d" + n: g for n, g in zip(learned, grads)}
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  75c4b7ba5cc65a34
-#   text hash     f01e4893149d4366
+#   content hash  df0e6fd5e3b2bdcb
+#   text hash     0b9628c01512153f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

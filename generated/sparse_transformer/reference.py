@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  75c4b7ba5cc65a34
-#   text hash     01eb0fc16f4ed79f
+#   content hash  df0e6fd5e3b2bdcb
+#   text hash     5224cf00b008dcd8
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

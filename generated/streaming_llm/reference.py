@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a4a19a1df05b8e7a
-#   text hash     02cc198d2d8499d9
+#   content hash  067ae1658fc3d839
+#   text hash     61bd30e99622c28d
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  526a5c2bad81d7c6
-#   text hash     9a17cf922396efc1
+#   content hash  48c6545314ed8f2a
+#   text hash     4a3e83b79733fbe2
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  eb9f63f01c301be2
-#   text hash     2f15e2be7f64689e
+#   content hash  dcba4bb0c45e5823
+#   text hash     e412fd11f7d6507e
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  eb9f63f01c301be2
-#   text hash     a01e90a1f7cd31e1
+#   content hash  dcba4bb0c45e5823
+#   text hash     c7fa858838ddcc6c
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

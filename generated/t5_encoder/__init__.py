@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6a3e62b281d6d75c
-#   text hash     a5ccc8566cea2dab
+#   content hash  ef31852e43d3da7e
+#   text hash     572d76be5890ff99
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6a3e62b281d6d75c
-#   text hash     4ccf81b651d94405
+#   content hash  ef31852e43d3da7e
+#   text hash     630d7b5a08f44dd8
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernels: Attention with T5's learned biases for distances in both directions.
 
@@ -122,7 +122,7 @@ def attend(
 ):  # fmt: skip
     """Adds one tile of keys to the running softmax."""
     k_pos = k_start + tl.arange(0, BLOCK_N)
-    k_tile = k_desc.load([b, k_start, h, 0]).reshape([BLOCK_N, BLOCK_D])
+    k_tile = k_desc.load([b, h, k_start, 0]).reshape([BLOCK_N, BLOCK_D])
     score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION) * scale  # [BLOCK_M, BLOCK_N]
     rel_bias_at_entry = within(
         tl.where(k_pos[None, :] > q_pos[:, None], 16, 0)
@@ -137,7 +137,7 @@ def attend(
     )
     rel_bias_at = tl.load(rel_bias_base + rel_bias_at_entry.to(tl.int64) * rel_bias_stride_entry).to(tl.float32)
     score = score + rel_bias_at  # relative_bias
-    v_tile = v_desc.load([b, k_start, h, 0]).reshape([BLOCK_N, BLOCK_DV])
+    v_tile = v_desc.load([b, h, k_start, 0]).reshape([BLOCK_N, BLOCK_DV])
     if MASKED:
         keep = (k_pos < k_len)[None, :]
         score = tl.where(keep, score, float("-inf"))
@@ -167,7 +167,7 @@ def forward(
     q_pos = row + (k_len - q_len)
     rel_bias_base = rel_bias_ptr + tl.cast(h, tl.int64) * rel_bias_stride_head
 
-    q_tile = q_desc.load([b, q_start, h, 0]).reshape([BLOCK_M, BLOCK_D])
+    q_tile = q_desc.load([b, h, q_start, 0]).reshape([BLOCK_M, BLOCK_D])
     acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     l = tl.zeros([BLOCK_M], tl.float32)
@@ -199,8 +199,8 @@ def backward_preprocess(
     """delta, a row's sum of out times its gradient: what every score's gradient loses to the softmax."""
     b, h = tl.program_id(0) // Hq, tl.program_id(0) % Hq
     q_start = tl.program_id(1) * BLOCK_M
-    out_tile = out_desc.load([b, q_start, h, 0]).reshape([BLOCK_M, BLOCK_DV])
-    dout_tile = dout_desc.load([b, q_start, h, 0]).reshape([BLOCK_M, BLOCK_DV])
+    out_tile = out_desc.load([b, h, q_start, 0]).reshape([BLOCK_M, BLOCK_DV])
+    dout_tile = dout_desc.load([b, h, q_start, 0]).reshape([BLOCK_M, BLOCK_DV])
     delta = tl.sum(out_tile.to(tl.float32) * dout_tile.to(tl.float32), 1)
     row = q_start + tl.arange(0, BLOCK_M)
     tl.store(delta_ptr + (b.to(tl.int64) * Hq + h) * q_len + row, delta, mask=row < q_len)
@@ -216,8 +216,8 @@ def learn_from_queries(
     q_first = q_start + (k_len - q_len)
     row = q_start + tl.arange(0, BLOCK_M)
     q_pos = row + (k_len - q_len)
-    q_tile = q_desc.load([b, q_start, h, 0]).reshape([BLOCK_M, BLOCK_D])
-    dout_tile = dout_desc.load([b, q_start, h, 0]).reshape([BLOCK_M, BLOCK_DV])
+    q_tile = q_desc.load([b, h, q_start, 0]).reshape([BLOCK_M, BLOCK_D])
+    dout_tile = dout_desc.load([b, h, q_start, 0]).reshape([BLOCK_M, BLOCK_DV])
     score = tl.dot(k_tile, q_tile.T, input_precision=PRECISION) * scale  # [BLOCK_N, BLOCK_M]
     rel_bias_at_entry = within(
         tl.where(k_pos[:, None] > q_pos[None, :], 16, 0)
@@ -257,8 +257,8 @@ def backward_dkv(
     k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
     k_pos = k_start + tl.arange(0, BLOCK_N)
 
-    k_tile = k_desc.load([b, k_start, h, 0]).reshape([BLOCK_N, BLOCK_D])
-    v_tile = v_desc.load([b, k_start, h, 0]).reshape([BLOCK_N, BLOCK_DV])
+    k_tile = k_desc.load([b, h, k_start, 0]).reshape([BLOCK_N, BLOCK_D])
+    v_tile = v_desc.load([b, h, k_start, 0]).reshape([BLOCK_N, BLOCK_DV])
     dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     dv = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
     lse_base = lse_ptr + (b.to(tl.int64) * Hq + h) * q_len
@@ -291,8 +291,8 @@ def learn_from_keys(
 ):  # fmt: skip
     """Adds what one tile of keys teaches a tile of queries."""
     k_pos = k_start + tl.arange(0, BLOCK_N)
-    k_tile = k_desc.load([b, k_start, h, 0]).reshape([BLOCK_N, BLOCK_D])
-    v_tile = v_desc.load([b, k_start, h, 0]).reshape([BLOCK_N, BLOCK_DV])
+    k_tile = k_desc.load([b, h, k_start, 0]).reshape([BLOCK_N, BLOCK_D])
+    v_tile = v_desc.load([b, h, k_start, 0]).reshape([BLOCK_N, BLOCK_DV])
     score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION) * scale  # [BLOCK_M, BLOCK_N]
     rel_bias_at_entry = within(
         tl.where(k_pos[None, :] > q_pos[:, None], 16, 0)
@@ -337,8 +337,8 @@ def backward_dq(
     q_pos = row + (k_len - q_len)
     rel_bias_base = rel_bias_ptr + tl.cast(h, tl.int64) * rel_bias_stride_head
 
-    q_tile = q_desc.load([b, q_start, h, 0]).reshape([BLOCK_M, BLOCK_D])
-    dout_tile = dout_desc.load([b, q_start, h, 0]).reshape([BLOCK_M, BLOCK_DV])
+    q_tile = q_desc.load([b, h, q_start, 0]).reshape([BLOCK_M, BLOCK_D])
+    dout_tile = dout_desc.load([b, h, q_start, 0]).reshape([BLOCK_M, BLOCK_DV])
     lse = log2_lse(load_rows(lse_ptr + (b.to(tl.int64) * Hq + h) * q_len, row, q_len, MASKED=True))
     delta = load_rows(delta_ptr + (b.to(tl.int64) * Hq + h) * q_len, row, q_len, MASKED=True)
     dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b0c0819e0edd4140
-#   text hash     f4085f6aa31f6935
+#   content hash  e45ba17907127f28
+#   text hash     c4dfed553a457af6
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

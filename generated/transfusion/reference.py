@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b0c0819e0edd4140
-#   text hash     ec797ad38a92e970
+#   content hash  e45ba17907127f28
+#   text hash     951fdbdfc4031644
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

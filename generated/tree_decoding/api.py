@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  981ac02fdfcba677
-#   text hash     6d3c6cf490b2a102
+#   content hash  7661c0a66ea2d840
+#   text hash     7d33f73b5ae72795
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  981ac02fdfcba677
-#   text hash     1dfb7dab38fe3559
+#   content hash  7661c0a66ea2d840
+#   text hash     49f4f6fdfd7d6903
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -10,9 +10,11 @@ from typing import Literal
 
 from . import calculus, printers
 from .expression import Node
-from .leaves import Leaf, Reader
+from .leaves import Leaf, Reader, as_bool
+from .spec import ScoreTerm
 
 SCORE = Node("var", (), "score", "float")
+_ZEROS = Node("local", (), "tl.zeros_like(score)", "float")
 
 
 @dataclass(frozen=True)
@@ -64,12 +66,18 @@ class View(Reader):
     @property
     def keep(self) -> tuple[Line, ...]:
         """What a visible place has to meet, one line for each mask."""
-        return tuple(Line(self.text(m.keep), label(m.label)) for m in self.spec.masks)
+        keeps = (self.beside_tiles(m.keep) if self.reach(m.keep) else as_bool(m.keep) for m in self.spec.masks)
+        return tuple(Line(self.text(keep), label(m.label)) for keep, m in zip(keeps, self.spec.masks, strict=True))
 
     @property
     def score(self) -> tuple[Line, ...]:
         """The score terms' values, in order."""
-        return tuple(Line(self.text(s.score), label(s.label)) for s in self.spec.scores)
+        return tuple(Line(self.text(self._value(s)), label(s.label)) for s in self.spec.scores)
+
+    def _value(self, term: ScoreTerm) -> Node:
+        """A score term's value, one for each score even where the score does not stand in it."""
+        value = self.beside_tiles(term.score)
+        return value if any(n == SCORE for n in value.walk()) else Node("+", (_ZEROS, value))
 
     @cached_property
     def learned(self) -> tuple[Sum, ...]:
@@ -90,15 +98,24 @@ class View(Reader):
         return tuple(s for s in self.learned if s.leaf.form == "entry")
 
     @cached_property
+    def _shared(self) -> tuple[tuple[list[tuple[str, Node]], list[Node], tuple[Sum, ...]], ...]:
+        """For each score term: what is named of it, its value and slopes over that, and what the slopes are for."""
+        found = []
+        for term in self.spec.scores:
+            nodes = {n: self.leaf(n) for n in term.score.walk() if n.op == "input"}
+            wanted = {n: Sum(leaf) for n, leaf in nodes.items() if Sum(leaf) in self.learned}
+            slopes = [calculus.simplify(calculus.derivative(term.score, x)) for x in (SCORE, *wanted)]
+            parts, roots = calculus.share([self._value(term), *map(self.beside_tiles, slopes)], self._fresh("part"))
+            found.append((parts, roots, tuple(wanted.values())))
+        return tuple(found)
+
+    @cached_property
     def terms(self) -> tuple[Term, ...]:
         """The score terms with the slopes that this backward kernel needs."""
         taken = 0
         terms = []
         for i, term in enumerate(self.spec.scores):
-            nodes = {n: self.leaf(n) for n in term.score.walk() if n.op == "input"}
-            wanted = {n: Sum(leaf) for n, leaf in nodes.items() if Sum(leaf) in self.learned}
-            slopes = [calculus.simplify(calculus.derivative(term.score, x)) for x in (SCORE, *wanted)]
-            parts, (value, *slopes) = calculus.share([term.score, *slopes], self._fresh("part"))
+            parts, (value, *slopes), wanted = self._shared[i]
             names = {old: f"{self._fresh('part')}{taken + j}" for j, (old, _) in enumerate(parts)}
             taken += len(parts)
             before = [(names[old], _renamed(node, names)) for old, node in parts]
@@ -121,7 +138,7 @@ class View(Reader):
                     tuple(guarded),
                     self.text(_renamed(value, names)),
                     named[0],
-                    tuple(zip(wanted.values(), named[1:], strict=True)),
+                    tuple(zip(wanted, named[1:], strict=True)),
                 )
             )
         return tuple(terms)
@@ -199,10 +216,9 @@ class View(Reader):
     @property
     def helpers(self) -> tuple[str, ...]:
         """The functions that the terms' text calls, slopes included."""
-        nodes = list(self.nodes)
-        for term in self.spec.scores:
-            leaves = {n for n in term.score.walk() if n.op == "input" and self.leaf(n).input.grad}
-            nodes += [calculus.simplify(calculus.derivative(term.score, x)) for x in (SCORE, *leaves)]
+        nodes = [*(self._value(term) for term in self.spec.scores), *self.nodes]
+        for parts, roots, _ in self._shared:
+            nodes += [*(node for _, node in parts), *roots]
         return printers.triton_helpers(nodes)
 
 

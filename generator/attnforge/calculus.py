@@ -11,7 +11,7 @@ at 0, `floor` and `//` are flat, `where` chooses, comparisons have no derivative
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from fractions import Fraction
 
 from .expression import Node
@@ -339,3 +339,11 @@ def share(nodes: Sequence[Node], prefix: str) -> tuple[list[tuple[str, Node]], l
         return rewritten[id(n)]
 
     return temporaries, [rewrite(root) for root in roots]
+
+
+def slopes(node: Node, learned: Collection[str]) -> tuple[list[tuple[str, Node]], list[tuple[Node, Node]]]:
+    """The derivatives of a score term by the score and by each learned input, and the temporaries that they share."""
+    read = (n for n in node.walk() if n.op in ("var", "input"))
+    leaves = list(dict.fromkeys(n for n in read if (n.value == "score" if n.op == "var" else n.value in learned)))
+    shared, found = share([simplify(derivative(node, leaf)) for leaf in leaves], "t")
+    return shared, list(zip(leaves, found, strict=True))

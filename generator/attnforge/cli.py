@@ -139,18 +139,25 @@ def test(specs: Sequence[str], cpu: bool) -> None:
 
 @main.command()
 @click.argument("spec")
-@click.option("--shape", metavar="Tq,Tk", help="Draw the tiles of this many queries and keys.")
+@click.option("--shape", metavar="Tq,Tk", help="Draw the mask for this many queries and keys.")
 @click.option("--png", metavar="FILE", type=_PATH, help="Write the picture there; needs matplotlib.")
-@click.option("--html", metavar="FILE", type=_PATH, help="Write text and picture there, as one page.")
+@click.option("--html", metavar="FILE", type=_PATH, help="Write a page to explore there.")
 def explain(spec: str, shape: str | None, png: Path | None, html: Path | None) -> None:
-    """Show the formula, its derivatives and the tile ranges."""
+    """Show the formula, its derivatives, the tile ranges and which tiles a mask skips."""
     from . import explain as explanation
 
-    sizes = _sizes(shape) if shape else (1024, 1024) if png or html else None
+    sizes = _sizes(shape) if shape else None
     loaded = _one(spec)
+    if sizes is None and (png or html):
+        sizes = (explanation.length(loaded),) * 2
+    _echo(explanation.text(loaded))
     if sizes:
-        explanation.draw(loaded, sizes, png, html)
-    _echo(explanation.text(loaded, sizes))
+        drawn = explanation.draw(loaded, *sizes)
+        _echo("\n" + drawn.text())
+        if png:
+            drawn.png(png)
+        if html:
+            html.write_text(explanation.page(loaded, *sizes), encoding="utf-8", newline="\n")
 
 
 @main.command()

@@ -89,7 +89,7 @@ def _case(kernel: Kernel, function: Any, planned: Plan, head_dim: int, dtype: st
     for p in kernel.parameters:
         if p.type == "tiles":
             rows, block = known[p.block[0]], known[p.block[1]]
-            shape = f"{rows},1,{block}" if planned.spec.packed else f"1,{rows},1,{block}"
+            shape = f"1,{rows},{block}" if planned.spec.packed else f"1,1,{rows},{block}"
             signature[p.name] = f"tensordesc<{dtype}[{shape}]>"
         else:
             signature[p.name] = p.type.replace("*T", f"*{dtype}")
@@ -128,7 +128,8 @@ def report(title: str, found: Sequence[Case], archs: dict[str, Any]) -> bool:
     return not failures
 
 
-def _compile(case: Case, target: Any) -> Made:
+def compiled(case: Case, target: Any) -> Any:
+    """A case as the compiler leaves it, with its intermediate texts."""
     import triton
     from triton.compiler import ASTSource
 
@@ -137,17 +138,21 @@ def _compile(case: Case, target: Any) -> Made:
         (i,): [["tt.divisibility", 16]] for i, kind in enumerate(case.signature.values()) if kind.startswith("*")
     }
     source = ASTSource(case.kernel, signature=case.signature, constexprs=case.constants, attrs=aligned)
-    compiled = triton.compile(source, target=target, options=case.options)
+    return triton.compile(source, target=target, options=case.options)
+
+
+def _compile(case: Case, target: Any) -> Made:
+    made = compiled(case, target)
     if target.backend == "hip":
-        text = compiled.asm["amdgcn"]
+        text = made.asm["amdgcn"]
         registers, spills = (_number(rf"\.{name}:\s+(\d+)", text) for name in ("vgpr_count", "vgpr_spill_count"))
     else:
-        text = compiled.asm["ptx"]
-        registers, spills = _usage(compiled.asm["cubin"])
+        text = made.asm["ptx"]
+        registers, spills = _usage(made.asm["cubin"])
     matrix: dict[str, int] = {}
     for kind in _MATRIX.findall(text):
         matrix[kind] = matrix.get(kind, 0) + 1
-    return Made(registers, spills, compiled.metadata.shared, matrix)
+    return Made(registers, spills, made.metadata.shared, matrix)
 
 
 def _usage(cubin: bytes) -> tuple[int, int]:

@@ -3,57 +3,86 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
-from . import calculus, picture, plan, printers, walk
-from .evaluation import evaluate
+from . import calculus, picture, plan, samples, terminal, walk
+from .elements import Mask, Tiling
 from .expression import Node
 from .inputs import Axis
 from .leaves import Side
-from .printers import Text
+from .notation import source
+from .page import Page
 from .spec import Spec
 
-_SCORE = Node("var", (), "score", "float")
-_MOST_TILES = 64
+_TILES = (16, 128)  # in a row of a picture, at least and at most
 
 
-def text(spec: Spec, shape: tuple[int, int] | None = None) -> str:
-    """The explanation; with a shape (q_len, k_len) also a picture of its tiles."""
+@dataclass(frozen=True)
+class Drawn:
+    """A variant's mask for so many queries and keys, and its tiles."""
+
+    spec: Spec
+    mask: Mask
+    tiling: Tiling
+    notes: tuple[str, ...]  # which sample was drawn of what a call gives
+
+    def text(self) -> str:
+        """The drawing for standard output."""
+        return terminal.draw(self.mask, self.tiling, self.notes) + "\n"
+
+    def png(self, path: Path) -> None:
+        """Writes the picture as an image."""
+        if importlib.util.find_spec("matplotlib") is None:
+            raise click.UsageError("--png needs matplotlib: pip install attnforge[plot]")
+        whole = walk.mask(self.spec)
+        formula = f"visible if {source(whole)}" if whole else "every key is visible"
+        caption = picture.Caption(self.spec.name, self.spec.description, formula, self.notes)
+        picture.write(path, self.mask, self.tiling, caption)
+
+
+def page(spec: Spec, q_len: int, k_len: int) -> str:
+    """One self-contained page that tells and draws the same, and shows the kernels."""
+    return Page(spec, q_len, k_len, tile_size(q_len, k_len)).write()
+
+
+def draw(spec: Spec, q_len: int, k_len: int) -> Drawn:
+    """The mask of a variant, with a sample of what only a call gives."""
+    sample = samples.take(spec)
+    mask = Mask(sample.mask, sample.spans, q_len, k_len, sample.numbers(q_len, k_len))
+    side = tile_size(q_len, k_len)
+    return Drawn(spec, mask, mask.tiles((side, side)), sample.told(q_len, k_len))
+
+
+def tile_size(q_len: int, k_len: int) -> int:
+    """The side of the tiles that a picture shows: 128, as kernels have it, where that gives a good number of them."""
+    longest = max(q_len, k_len)
+    fewest, most = (1 << (-(-longest // tiles) - 1).bit_length() for tiles in _TILES)
+    return max(min(128, fewest), most)
+
+
+def length(spec: Spec) -> int:
+    """So many queries and keys that a picture shows what the numbers in the mask do, within reason."""
+    whole = walk.mask(spec)
+    numbers = [n.value for n in whole.walk() if n.op == "num"] if whole else []
+    largest = max((n for n in numbers if isinstance(n, int)), default=0)
+    return min(max(1024, 1 << (4 * largest - 1).bit_length()), 16384)
+
+
+def text(spec: Spec) -> str:
+    """The formula of a variant, the derivatives, the keywords and the spans of tiles."""
     parts = [_face(spec), _formula(spec), _derivatives(spec), _keywords(spec), _ranges(spec)]
-    if shape:
-        parts.append(_picture(spec, *shape))
     return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def draw(spec: Spec, shape: tuple[int, int], png: Path | None, html: Path | None) -> None:
-    """Writes the picture of the tiles as an image, and text and picture as one page, where asked for."""
-    title = f"{spec.name}, {shape[0]} queries, {shape[1]} keys"
-    try:
-        rows = list(tiles(spec, *shape, tile_size(*shape)))
-    except KeyError:  # the text says why
-        rows = []
-    if png and not rows:
-        raise click.UsageError("--png: the tiles of this variant hang on what a call gives")
-    if png and importlib.util.find_spec("matplotlib") is None:
-        raise click.UsageError("--png needs matplotlib: pip install attnforge[plot]")
-    if png:
-        picture.image(png, title, rows)
-    if html:
-        html.write_text(picture.page(title, text(spec), rows), encoding="utf-8")
-
-
-def source(node: Node) -> str:
-    """An expression in the language of the specs."""
-    return _print(node).text
 
 
 def _face(spec: Spec) -> str:
     layout = "packed sequences" if spec.packed else "dense batches"
     heads = "grouped heads" if spec.grouped else "as many query heads as key heads"
-    return f"{spec.name}: {spec.description}\n{spec.source}, {layout}, {heads}"
+    citation = f"\nfrom {spec.citation}" if spec.citation else ""
+    return f"{spec.name}: {spec.description}{citation}\n{spec.source}, {layout}, {heads}"
 
 
 def _formula(spec: Spec) -> str:
@@ -64,20 +93,20 @@ def _formula(spec: Spec) -> str:
     lines = [("score = scale * (q . k)", turned)]
     lines += [(f"score = {source(term.score)}", term.label) for term in spec.scores]
     lines += [(f"visible if {source(mask.keep)}", mask.label) for mask in spec.masks]
-    lines += [("lse = logsumexp of score over the visible keys", ""), ("out = sum of exp(score - lse) * v", "")]
+    seen = "logsumexp of score over the visible keys"
+    lines.append((f"lse = log(exp(sinks) + exp({seen}))" if spec.sink else f"lse = {seen}", ""))
+    weight = "exp(score - lse)"
+    lines.append((f"out = sum of {f'dropout({weight})' if spec.dropout else weight} * v", ""))
     return _section("Formula", lines)
 
 
 def _derivatives(spec: Spec) -> str:
-    learned = {i.name for i in spec.inputs if i.grad}
+    learned = [given.name for given in spec.inputs if given.grad]
     lines: list[tuple[str, str]] = []
     for term in spec.scores:
-        reads = [n for n in term.score.walk() if n == _SCORE or (n.op == "input" and n.value in learned)]
-        leaves = list(dict.fromkeys(reads))
-        found = [calculus.simplify(calculus.derivative(term.score, leaf)) for leaf in leaves]
-        shared, found = calculus.share(found, "t")
+        shared, slopes = calculus.slopes(term.score, learned)
         lines += [(f"{name} = {source(node)}", term.label) for name, node in shared]
-        lines += [(f"d score / d {source(x)} = {source(d)}", term.label) for x, d in zip(leaves, found, strict=True)]
+        lines += [(f"d score / d {source(x)} = {source(slope)}", term.label) for x, slope in slopes]
     return _section("Derivatives of the score terms", lines)
 
 
@@ -103,8 +132,12 @@ def _ranges(spec: Spec) -> str:
     for along, side, name, other in directions:
         lines.append((f"{name} that the {other} {side}_first to {side}_last need", ""))
         for span in walk.spans(spec, along):
-            full = _interval(span.full_lo, span.full_hi) if span.can_be_full else "nowhere"
-            lines.append((f"  {_interval(span.lo, span.hi)}", f"without a mask in {full}"))
+            full = (
+                f"without a mask in {_interval(span.full_lo, span.full_hi)}"
+                if span.can_be_full
+                else "never without a mask"
+            )
+            lines.append((f"  {_interval(span.lo, span.hi)}", full))
     return _section("Tiles", lines)
 
 
@@ -117,75 +150,3 @@ def _section(title: str, lines: Sequence[tuple[str, str]]) -> str:
         return ""
     width = max((len(left) for left, note in lines if note and len(left) <= 60), default=0)
     return "\n".join([title, *(f"  {left:{width}}   # {note}" if note else f"  {left}" for left, note in lines)])
-
-
-def tile_size(q_len: int, k_len: int) -> int:
-    """The side of the tiles that a picture of so many queries and keys shows."""
-    return 1 << ((max(q_len, k_len) - 1) // _MOST_TILES).bit_length()
-
-
-def _picture(spec: Spec, q_len: int, k_len: int) -> str:
-    size = tile_size(q_len, k_len)
-    title = f"{q_len} queries, {k_len} keys, tiles of {size} x {size}"
-    try:
-        rows = ["".join(row) for row in tiles(spec, q_len, k_len, size)]
-    except KeyError as missing:
-        return f"{title}\n  not drawn: the tiles hang on {missing.args[0]}, which a call gives"
-    counts = {mark: sum(row.count(mark) for row in rows) for mark in "#/."}
-    legend = f"  # full {counts['#']}   / mixed {counts['/']}   . skipped {counts['.']}"
-    return "\n".join([title, legend, *(f"  {row}" for row in rows)])
-
-
-def tiles(spec: Spec, q_len: int, k_len: int, size: int) -> Iterator[list[str]]:
-    """For each tile of queries what becomes of each tile of keys: full '#', mixed '/' or skipped '.'."""
-    spans = walk.spans(spec, "k")
-    for start in range(0, q_len, size):
-        first = start + k_len - q_len
-        last = min(start + size, q_len) - 1 + k_len - q_len
-        env = {"q_first": first, "q_last": last, "q_len": q_len, "k_len": k_len}
-        bounds = [tuple(_bound(n, env) for n in (s.lo, s.hi, s.full_lo, s.full_hi)) for s in spans]
-        row = []
-        for k_first in range(0, k_len, size):
-            k_end = min(k_first + size, k_len)
-            mark = "."
-            for span, (lo, hi, full_lo, full_hi) in zip(spans, bounds, strict=True):
-                if (lo is None or k_end > lo) and (hi is None or k_first < hi):
-                    mark = "/" if mark == "." else mark
-                inside = (full_lo is None or k_first >= full_lo) and (full_hi is None or k_end <= full_hi)
-                if span.can_be_full and inside:
-                    mark = "#"
-            row.append(mark)
-        yield row
-
-
-def _bound(node: Node | None, env: dict[str, int]) -> float | None:
-    return None if node is None else evaluate(node, env)
-
-
-def _print(node: Node) -> Text:
-    op, parts = node.op, [_print(a) for a in node.args]
-    if op == "num":
-        value = repr(node.value)
-        return Text(value, printers.UNARY if value.startswith("-") else printers.ATOM)
-    if op in printers.LEAVES:
-        index = f"[{', '.join(p.text for p in parts)}]" if parts else ""
-        return Text(f"{node.value}{index}", printers.ATOM)
-    if op in printers.BINARY:
-        level = printers.BINARY[op]
-        return Text(f"{parts[0].within(level)} {op} {parts[1].within(level + 1)}", level)
-    if op in printers.COMPARISONS:
-        return Text(f"{parts[0].within(printers.SUM)} {op} {parts[1].within(printers.SUM)}", printers.COMPARE)
-    if op in ("and", "or"):
-        level = printers.AND if op == "and" else printers.OR
-        return Text(f"{parts[0].within(level)} {op} {parts[1].within(level)}", level)
-    if op == "**":
-        return Text(f"{parts[0].within(printers.ATOM)} ** {parts[1].within(printers.UNARY)}", printers.POWER)
-    if op == "neg":
-        return Text("-" + parts[0].within(printers.UNARY), printers.UNARY)
-    if op == "not":
-        return Text("not " + parts[0].within(printers.NOT), printers.NOT)
-    if op == "where":
-        c, a, b = parts
-        text = f"{a.within(printers.OR)} if {c.within(printers.OR)} else {b.within(printers.TERNARY)}"
-        return Text(text, printers.TERNARY)
-    return Text(f"{op}({', '.join(p.text for p in parts)})", printers.ATOM)

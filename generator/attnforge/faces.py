@@ -291,7 +291,9 @@ class Faces:
         for given in self.spec.inputs:
             kind = {"float": "fp32", "int": "i32", "bool": "i1"}[given.dtype]
             if not given.axes:
-                yield Parameter(given.name, kind, given.name)
+                # the interpreter takes no truth values
+                truth = given.dtype == "bool"
+                yield Parameter(given.name, "i32" if truth else kind, f"int({given.name})" if truth else given.name)
                 continue
             yield Parameter(f"{given.name}_ptr", "*" + kind, given.name)
             for i, name in enumerate(view.strides(given)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from . import printers
@@ -35,6 +35,7 @@ _FACTS = {
 }
 _OUTSIDE = frozenset(("cos", "sin", "positions", "sinks"))  # keywords that `attention` alone needs
 _KEEP = Node("local", (), "keep", "bool")
+_SCORE = Node("var", (), "score")
 _SHIFT = Node("option", (), "shift", "int")
 _ZERO, _ONE = Node("num", (), 0, "int"), Node("num", (), 1, "int")
 
@@ -69,7 +70,7 @@ def build(spec: Spec, arguments: Iterable[Argument], guarded: bool) -> Flex:
             "FlexAttention has no dropout: its functions see scores, never the weights after the softmax"
         )
     taken = tuple(a for a in arguments if a.name not in _OUTSIDE)
-    scores = [printers.with_score(_bound(term.score, spec)) for term in spec.scores]
+    scores = [_whole(_bound(term.score, spec)) for term in spec.scores]
     masks = [_bound(mask.keep, spec) for mask in spec.masks]
     leaf = _Leaf(spec, scores, guarded)
     score = []
@@ -119,15 +120,21 @@ def _placed(lines: Sequence[str], spec: Spec) -> list[str]:
 
 
 def _bound(node: Node, spec: Spec) -> Node:
-    """An expression with the lengths of packed sequences as tensors, as each has its own."""
-    node = printers.with_numbers(printers.fold(node), {i.name for i in spec.inputs if not i.axes})
-    return _with_lengths(node) if spec.packed else node
+    """An expression that tells Python numbers from tensors: inputs without axes, but no lengths of packed sequences."""
+    return _typed(printers.fold(node), {i.name for i in spec.inputs if not i.axes}, spec.packed)
 
 
-def _with_lengths(node: Node) -> Node:
-    if node.op == "var" and node.value in ("q_len", "k_len"):
+def _typed(node: Node, numbers: Collection[str], packed: bool) -> Node:
+    if node.op == "input" and node.value in numbers:
+        return Node("option", (), node.value, node.type)
+    if packed and node.op == "var" and node.value in ("q_len", "k_len"):
         return Node("local", (), node.value, node.type)
-    return Node(node.op, tuple(map(_with_lengths, node.args)), node.value, node.type)
+    return Node(node.op, tuple(_typed(arg, numbers, packed) for arg in node.args), node.value, node.type)
+
+
+def _whole(node: Node) -> Node:
+    """A term with the score in it, so that its text has the shape of scores and a gradient, be it 0."""
+    return node if _SCORE in node.walk() else Node("+", (Node("*", (_SCORE, _ZERO)), node))
 
 
 def _keep(node: Node, leaf: _Leaf) -> str:
@@ -196,9 +203,10 @@ class _Leaf:
             index = _int("-", index, _SHIFT)
         last = Node("num", (), int(axis.size) - 1, "int")
         if axis.kind != "size":
-            last = _int("-", Node("var", (), "q_len" if axis.kind == "query" else "k_len", "int"), _ONE)
+            length = "q_len" if axis.kind == "query" else "k_len"
+            last = _int("-", Node("local" if self.packed else "var", (), length, "int"), _ONE)
         if self.packed and axis.kind == "token":
-            return f"first + {printers.torch(_with_lengths(_clamped(index, last)), self)}"
+            return f"first + {printers.torch(_clamped(index, last), self)}"
         if printers.is_scalar(index):
             # among tensors, a number is no index for vmap, and a constant tensor none for a compiled backward pass
             text = printers.torch(printers.fold(_clamped(index, last)), self)

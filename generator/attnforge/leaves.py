@@ -20,6 +20,7 @@ from .spec import Spec
 Side = Literal["q", "k"]
 Site = Literal["program", "head", "step", "mask"]
 CASTS = {"float": ".to(tl.float32)", "int": ".to(tl.int32)", "bool": ".to(tl.int1)"}
+_TYPES = {"float": "tl.float32", "bool": "tl.int1"}
 _SIDES: dict[str, Side] = {"query": "q", "key": "k"}
 
 
@@ -80,6 +81,19 @@ class Reader:
     def text(self, node: Node) -> str:
         """Triton text of an expression over tiles."""
         return printers.triton(node, self.leaf_text)
+
+    def beside_tiles(self, node: Node) -> Node:
+        """The same, with comparisons of single floats made int1 where they meet tiles of conditions.
+
+        The interpreter would spread their result over a tile of floats, which joins no condition.
+        """
+        if not self.reach(node) or not node.args or node.op == "input":
+            return node
+        args = tuple(self.beside_tiles(arg) for arg in node.args)
+        if node.type == "bool":
+            chosen = args[:1] if node.op == "where" else ()
+            args = (*chosen, *(arg if self.reach(arg) else as_bool(arg) for arg in args[len(chosen) :]))
+        return Node(node.op, args, node.value, node.type, node.column)
 
     def leaf_text(self, node: Node) -> str:
         """What stands for a leaf of an expression."""
@@ -150,7 +164,7 @@ class Reader:
 
     def loads(self, site: Site) -> tuple[str, ...]:
         """The statements that make leaves available, by where they run; those of "mask" in steps that apply one."""
-        lines: dict[str, None] = {}
+        lines = dict.fromkeys(self._numbers() if site == "program" else ())
         for leaf in self.leaves:
             outer = "head" if self.own == "k" and self.per_head(leaf) else "program"
             if leaf.form == "value":
@@ -165,6 +179,13 @@ class Reader:
                 texts = {"row": self._row, "pair": self._pair, "entry": self._entry}[leaf.form](leaf)
                 lines |= dict.fromkeys(texts)
         return tuple(lines)
+
+    def _numbers(self) -> Iterator[str]:
+        """Makes the call's numbers values of the kernel language: the interpreter hands on Python's own floats."""
+        kinds = {o.keyword: o.type for o in self.spec.options} | {
+            i.name: i.dtype for i in self.spec.inputs if not i.axes
+        }
+        yield from (f"{name} = tl.cast({name}, {_TYPES[kind]})" for name, kind in kinds.items() if kind in _TYPES)
 
     def base(self, given: Input) -> str:
         """What points to an input's values for this batch entry and head."""
@@ -228,7 +249,7 @@ class Reader:
             if axis.kind == "query":
                 shift = Node("-", (Node("var", (), "k_len", "int"), Node("var", (), "q_len", "int")), None, "int")
                 node = Node("-", (node, shift), None, "int")
-            yield self.text(node)
+            yield self.text(self.beside_tiles(node))
 
     def place_name(self, leaf: Leaf, stride: str) -> str:
         """What kernels call the place of a leaf along the axis of a stride."""
@@ -297,6 +318,15 @@ def seen_axes(given: Input, spec: Spec) -> tuple[Axis, ...]:
     """The axes of an input as kernels see it: rows of packed sequences have no batch, a scan puts the tokens last."""
     axes = tuple(a for a in given.axes if not (a.kind == "batch" and spec.packed and given.rows))
     return tuple(sorted(axes, key=lambda a: (*HEAD_AXES, "token").index(a.kind))) if given.scan else axes
+
+
+def as_bool(node: Node) -> Node:
+    """A condition; if a comparison of floats decides it, by a choice of truth values."""
+    floats = (n for n in node.walk() if n.op in printers.COMPARISONS and "float" in {a.type for a in n.args})
+    if node.type != "bool" or not any(floats):
+        return node
+    truths = tuple(Node("num", (), value, "bool") for value in (True, False))
+    return Node("where", (node, *truths), None, "bool")
 
 
 def _inside_out(node: Node) -> Iterator[Node]:

@@ -33,6 +33,7 @@ _LOCALS = {
 }
 _SCORE = Node("var", (), "score", "float")
 _KEEP = Node("local", (), "keep", "bool")
+_ZEROS = Node("local", (), "torch.zeros_like(score)", "float")
 
 
 @dataclass(frozen=True)
@@ -78,17 +79,12 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
     inputs = {i.name: i for i in spec.inputs}
     guarded = bool(spec.masks) and not all(_tame(term.score, inputs) for term in spec.scores)
     leaf = _Leaf(spec, inputs, guarded)
-    numbers = {i.name for i in spec.inputs if not i.axes} | ({"b"} if spec.packed else set())
     keep: list[Line] = []
     for mask in spec.masks:
-        node = printers.with_numbers(mask.keep, numbers)
-        node = Node("and", (_KEEP, node), None, "bool") if keep else node
+        node = Node("and", (_KEEP, mask.keep), None, "bool") if keep else mask.keep
         text = printers.torch(node, leaf)
         keep.append(Line(f"torch.as_tensor({text})" if printers.is_scalar(node) else text, _one_line(mask.label)))
-    score = []
-    for term in spec.scores:
-        node = printers.with_score(printers.with_numbers(term.score, numbers))
-        score.append(Line(printers.torch(node, leaf), _one_line(term.label)))
+    score = [Line(printers.torch(_value(term.score), leaf), _one_line(term.label)) for term in spec.scores]
     shapes = {i.name: _shape(i, spec.packed) for i in spec.inputs if i.axes}
     shapes |= {"sinks": "(Hq,)"} if spec.sink else {}
     if spec.rope:
@@ -110,6 +106,11 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
         description=quoted(spec.description),
         citation=quoted(spec.citation).rstrip("."),
     )
+
+
+def _value(score: Node) -> Node:
+    """A score term's value, one for each score even where the score does not stand in it."""
+    return score if any(n == _SCORE for n in score.walk()) else Node("+", (_ZEROS, score))
 
 
 def _sizes(spec: Spec, shapes: dict[str, str]) -> dict[str, str]:
@@ -147,6 +148,8 @@ def _sample(argument: Argument, shapes: dict[str, str], spec: Spec) -> str:
     if argument.kind == "scalar":
         low = argument.minimum if argument.minimum is not None else 0
         high = argument.maximum if argument.maximum is not None else math.inf
+        if argument.dtype == "bool":
+            return "True"
         return str(min(max(low, 17), high) if argument.dtype == "int" else min(max(low, 0.25), high))
     if argument.dtype == "bool":
         return f"make.bools({shape})"
@@ -178,8 +181,10 @@ class _Leaf:
 
     def __call__(self, node: Node) -> str:
         name = str(node.value)
-        if node.op != "input":
+        if node.op == "var":
             return self._var(name)
+        if node.op != "input":
+            return name
         given = self.inputs[name]
         text = self._read(given, node) if given.axes else name
         return f"visible({text})" if self.guarded and given.grad else text
@@ -252,8 +257,11 @@ def _prepare(given: Input, gathered: bool) -> str:
     if given.pairs:
         # as in any broadcast, leading axes may be missing
         text += f"[(None,) * ({len(given.axes)} - {given.name}.dim())]"
+    if not given.axes:
+        dtype = "dtype" if given.dtype == "float" else f"torch.{given.dtype}"
+        return f"torch.as_tensor({text}, dtype={dtype}, device=device)"
     if given.dtype == "float":
-        text += ".to(dtype)" if given.axes else ""
+        text += ".to(dtype)"
     if given.scan:
         text += f".cumsum({given.kinds.index('token')})"
     # an index does not broadcast an axis of size 1

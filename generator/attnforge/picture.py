@@ -1,56 +1,191 @@
-"""Draws which tiles of a mask are skipped, full and mixed: as an image, or in a page that needs nothing else."""
+"""Draws a mask as an image: its elements, the tiles over them, and what the kernels make of those."""
 
 from __future__ import annotations
 
-import html
-import itertools
+import textwrap
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-_COLOURS = {"#": "#2b6cb0", "/": "#ed8936", ".": "#edf2f7"}
-_NAMES = {"#": "full", "/": "mixed", ".": "skipped"}
+from .elements import EMPTY, FULL, MIXED, SKIPPED, UNKNOWN, Mask, Tiling
 
-Rows = Sequence[Sequence[str]]
+BLUE, ORANGE, PALE, ROSE, GREY = "#3b76af", "#e8862e", "#fbe7d0", "#f6d9dc", "#eceff3"
+_INK, _QUIET = "#1f2933", "#616e7c"
+_LONGEST = 1024  # pixels of the picture's longer side
+_SAMPLES = 4  # points per side that a pixel of several elements averages
+_LINES = 32  # of the grid, at most, in one direction
+_TICKS = 8
+_WIDE, _TALL, _LEAST = 9.6, 7.4, 5.2  # of the picture in inches; it is lower where the mask is wide
+_PLOT, _AROUND = 5.76, 1.924  # the mask's width, and what stands above and below it
 
 
-def page(title: str, explanation: str, rows: Rows) -> str:
-    """One self-contained page: the explanation, and its tiles where there are any."""
-    shown = html.escape(title)
-    figure = ""
-    if rows:
-        legend = " ".join(f'<b style="color:{_COLOURS[m]}">&#9632;</b> {name}' for m, name in _NAMES.items())
-        figure = f"<p>Queries downwards, keys to the right: {legend}</p>\n{_svg(rows)}\n"
+@dataclass(frozen=True)
+class Caption:
+    """What stands around the picture."""
+
+    name: str
+    description: str
+    formula: str
+    notes: Sequence[str]
+
+
+def write(path: Path, mask: Mask, tiling: Tiling, caption: Caption) -> None:
+    """Writes the picture of a mask and its tiles as a PNG."""
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    # the font that matplotlib brings, whatever else is installed
+    with matplotlib.rc_context({"font.family": "DejaVu Sans", "text.color": _INK, "axes.edgecolor": _QUIET}):
+        # a long decoding step has few queries: elements need not be square
+        ratio = mask.k_len / mask.q_len
+        square = 1 / 3 <= ratio <= 3
+        tall = min(_TALL, max(_LEAST, _PLOT / ratio + _AROUND)) if square else _TALL
+        figure = Figure(figsize=(_WIDE, tall), dpi=150, facecolor="white")
+        FigureCanvasAgg(figure)
+        axes = figure.add_axes((0.085, _up(figure, 0.115), _PLOT / _WIDE, (tall - _AROUND) / tall))
+        _elements(axes, mask, tiling)
+        axes.set_aspect("equal" if square else "auto", anchor="NW")
+        _axes(axes, mask, tiling.size)
+        _words(figure, mask, caption)
+        _legend(figure, tiling)
+        figure.savefig(path, format="png", metadata={"Software": None})
+
+
+def _elements(axes: Any, mask: Mask, tiling: Tiling) -> None:
+    shift = mask.shift
+    extent = (0, mask.k_len, mask.q_len + shift, shift)
+    axes.imshow(pixels(mask, tiling), extent=extent, interpolation="nearest", aspect="auto")
+
+
+def pixels(mask: Mask, tiling: Tiling) -> Any:
+    """The colours of the picture, one pixel for each element or for a square of them: rows, keys, RGB from 0 to 1."""
+    import numpy as np
+    from matplotlib.colors import to_rgb
+
+    longest = max(mask.q_len, mask.k_len)
+    side = _power(-(-longest // _LONGEST))
+    samples = min(side, _SAMPLES)
+    rows, keys = (_points(length, side, samples) for length in (mask.q_len, mask.k_len))
+    shares = np.empty((len(rows), len(keys)), np.float32)
+    strip = max(1, 2**21 // keys.size)
+    for start in range(0, len(rows), strip):
+        shown = mask.visible(rows[start : start + strip].reshape(-1, 1), keys.reshape(1, -1))
+        shares[start : start + strip] = shown.reshape(-1, samples, len(keys), samples).mean((1, 3))
+    row, key = (np.arange(len(points)) * side // size for points, size in zip((rows, keys), tiling.size, strict=True))
+    states, visits = tiling.states[row[:, None], key], tiling.visits[row[:, None], key]
+    blue, orange, pale, rose, grey = (np.array(to_rgb(c), np.float32) for c in (BLUE, ORANGE, PALE, ROSE, GREY))
+    mixed = pale + (orange - pale) * shares[..., None]
+    plain = np.where((states == FULL)[..., None], blue, np.where((visits == SKIPPED)[..., None], grey, rose))
+    return np.where(((states == MIXED) | (states == UNKNOWN))[..., None], mixed, plain)
+
+
+def _points(length: int, side: int, samples: int) -> Any:
+    """For each pixel along an axis the positions that it averages; steps of unequal length see no false patterns."""
+    import numpy as np
+
+    i = np.arange(-(-length // side) * samples)
+    found = ((i + (i * 0.6180339887498949) % 1) * (side / samples)).astype(int) if side > 1 else i
+    return np.minimum(found, length - 1).reshape(-1, samples)
+
+
+def _axes(axes: Any, mask: Mask, size: tuple[int, int]) -> None:
+    shift = mask.shift
+    for axis, length, side, first in ((axes.yaxis, mask.q_len, size[0], shift), (axes.xaxis, mask.k_len, size[1], 0)):
+        # of many tiles only every second, fourth, ... border gets a line
+        every = side * _power(-(-length // (side * _LINES)))
+        lines = [first + at for at in range(every, length, every)]
+        draw = axes.axhline if axis is axes.yaxis else axes.axvline
+        for at in lines:
+            draw(at, color="white", linewidth=0.7 if len(lines) <= _LINES // 2 else 0.45, alpha=0.9)
+        ticks = [first + at for at in range(0, length + 1, _power(-(-length // _TICKS)))]
+        axis.set_ticks(ticks, [_number(at) for at in ticks])
+    axes.tick_params(labelsize=8.5, colors=_QUIET, length=3)
+    axes.set_xlabel("position of the key, k", fontsize=10, color=_INK, labelpad=6)
+    axes.set_ylabel("position of the query, q", fontsize=10, color=_INK, labelpad=6)
+    for spine in axes.spines.values():
+        spine.set_linewidth(0.8)
+
+
+def _down(figure: Any, y: float) -> float:
+    """A height that is meant for the tallest picture, as far from the top of a lower one."""
+    return 1 - (1 - y) * _TALL / float(figure.get_figheight())
+
+
+def _up(figure: Any, y: float) -> float:
+    """The same, as far from the bottom."""
+    return y * _TALL / float(figure.get_figheight())
+
+
+def _words(figure: Any, mask: Mask, caption: Caption) -> None:
+    figure.text(0.03, _down(figure, 0.955), _plain(caption.name), fontsize=16, fontweight="bold")
+    lengths = f"{_number(mask.q_len)} queries, {_number(mask.k_len)} keys"
+    figure.text(0.97, _down(figure, 0.958), lengths, fontsize=11, color=_QUIET, ha="right")
+    description = textwrap.shorten(caption.description, 110, placeholder=" ...")
+    figure.text(0.03, _down(figure, 0.918), _plain(description), fontsize=10, color=_QUIET)
+    for i, line in enumerate(_lines(caption.formula, 95, 2)):
+        figure.text(0.03, _down(figure, 0.888 - 0.024 * i), _plain(line), fontsize=9, family="DejaVu Sans Mono")
+    if caption.notes:
+        lines = _lines(f"Sample: {'; '.join(caption.notes)}.", 130, 2)
+        for i, line in enumerate(lines):
+            y = _up(figure, 0.017 + 0.022 * (len(lines) - 1 - i))
+            figure.text(0.03, y, _plain(line), fontsize=8.5, color=_QUIET)
+
+
+def _lines(text: str, width: int, most: int) -> list[str]:
+    lines = textwrap.wrap(text, width)
     return (
-        f'<!DOCTYPE html>\n<html lang="en">\n<meta charset="utf-8">\n<title>{shown}</title>\n'
-        f'<body style="font-family:sans-serif;margin:2em">\n<h1>{shown}</h1>\n'
-        f'<pre style="overflow-x:auto">{html.escape(explanation)}</pre>\n{figure}</body>\n</html>\n'
+        lines
+        if len(lines) <= most
+        else [*lines[: most - 1], textwrap.shorten(lines[most - 1], width - 4, placeholder="") + " ..."]
     )
 
 
-def _svg(rows: Rows) -> str:
-    parts = [f'<svg viewBox="0 0 {len(rows[0])} {len(rows)}" style="max-width:40em" shape-rendering="crispEdges">']
-    for y, row in enumerate(rows):
-        x = 0
-        for mark, run in itertools.groupby(row):
-            width = len(list(run))
-            parts.append(f'<rect x="{x}" y="{y}" width="{width}" height="1" fill="{_COLOURS[mark]}"/>')
-            x += width
-    return "\n".join([*parts, "</svg>"])
+def _legend(figure: Any, tiling: Tiling) -> None:
+    from matplotlib.patches import Rectangle
+
+    entries = [
+        ((BLUE,), "full", "every pair is visible", tiling.count(FULL)),
+        ((ORANGE, PALE), "mixed", "visible and hidden pairs", tiling.count(MIXED)),
+        ((GREY,), "empty", "no pair is visible", tiling.count(EMPTY) - tiling.vain),
+    ]
+    if tiling.vain:
+        entries.append(((ROSE,), "empty, yet visited", "only the elements can tell", tiling.vain))
+    if tiling.count(UNKNOWN):
+        entries.append(((ORANGE, PALE), "visited", "too large to look into", tiling.count(UNKNOWN)))
+    x, y, box = 0.725, 0.835, _up(figure, 0.034)
+
+    def write(x: float, y: float, text: str, **style: Any) -> None:
+        figure.text(x, _down(figure, y), text, **style)
+
+    write(x, y, f"Tiles of {tiling.size[0]} × {tiling.size[1]}", fontsize=11, fontweight="bold")
+    for colours, name, meaning, count in entries:
+        y -= 0.066
+        corner = (x, _down(figure, y))
+        for i, colour in enumerate(colours):
+            width = 0.026 / len(colours)
+            place = (x + i * width, corner[1])
+            figure.add_artist(Rectangle(place, width, box, facecolor=colour, edgecolor="none"))
+        figure.add_artist(Rectangle(corner, 0.026, box, fill=False, edgecolor="#9aa5b1", linewidth=0.6))
+        write(x + 0.036, y + 0.019, name, fontsize=10)
+        write(x + 0.036, y - 0.003, meaning, fontsize=8, color=_QUIET)
+        write(0.97, y + 0.019, _number(count), fontsize=10, ha="right")
+    write(x, y - 0.1, f"{100 * tiling.saved:.1f} %", fontsize=22, fontweight="bold")
+    write(x, y - 0.13, "of the work saved", fontsize=10)
+    visited = f"{_number(tiling.visited)} of {_number(tiling.total)} tiles are visited"
+    write(x, y - 0.158, visited, fontsize=8.5, color=_QUIET)
 
 
-def image(path: Path, title: str, rows: Rows) -> None:
-    """Writes the tiles as a PNG."""
-    import matplotlib
+def _power(value: int) -> int:
+    """The power of two that is no less."""
+    return 1 << (value - 1).bit_length()
 
-    matplotlib.use("Agg")
-    from matplotlib import colors, patches, pyplot
 
-    numbers = [["./#".index(mark) for mark in row] for row in rows]
-    marks = "./#"
-    figure, axes = pyplot.subplots(figsize=(6, 6))
-    axes.imshow(numbers, cmap=colors.ListedColormap([_COLOURS[m] for m in marks]), vmin=-0.5, vmax=2.5)
-    axes.set(title=title, xlabel="tiles of keys", ylabel="tiles of queries")
-    handles = [patches.Patch(facecolor=_COLOURS[m], edgecolor="grey", label=_NAMES[m]) for m in marks]
-    axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1, 1))
-    figure.savefig(path, dpi=150, bbox_inches="tight", metadata={"Software": None})
-    pyplot.close(figure)
+def _number(value: int) -> str:
+    return f"{value:,}".replace(",", "\u2009").replace("-", "\u2212")
+
+
+def _plain(text: str) -> str:
+    """Text that matplotlib does not take for mathematics."""
+    return text.replace("$", r"\$")

@@ -204,8 +204,9 @@ class Plan:
 def build(spec: Spec) -> Plan:
     """Works out all that the templates print."""
     by_query, by_key = View(spec, "q"), View(spec, "k")
-    helpers = {*by_query.helpers, *walk.helpers(spec)}
     faces = Faces(spec, by_query, by_key)
+    views = (by_query, by_key, *(pair.view for pair in faces.pairs))
+    helpers = {name for view in views for name in view.helpers} | set(walk.helpers(spec))
     pairs = [pair.kernel.name for pair in faces.pairs]
     return Plan(
         spec,

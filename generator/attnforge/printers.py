@@ -11,7 +11,7 @@ q_len, k_len, heads and options are Python numbers, every other leaf is a tensor
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from .constants import OPERATIONS
@@ -24,7 +24,6 @@ COMPARISONS = frozenset({"<", "<=", ">", ">=", "==", "!="})
 FLOAT_FUNCTIONS = frozenset({"exp", "log", "sqrt", "tanh", "sigmoid", "softplus", "sin", "cos"})
 SCALARS = frozenset({"q_len", "k_len", "heads"})
 COUNTS = SCALARS | {"k", "b", "h", "kv_h"}  # never negative
-_SCORE = Node("var", (), "score")
 
 TERNARY, OR, AND, NOT, COMPARE, BIT_OR, BIT_AND, SUM, PRODUCT, UNARY, POWER, ATOM = range(12)
 BINARY = {"+": SUM, "-": SUM, "*": PRODUCT, "/": PRODUCT, "//": PRODUCT, "%": PRODUCT}
@@ -51,20 +50,6 @@ def triton(node: Node, leaf: Leaf) -> str:
 def torch(node: Node, leaf: Leaf, *, atom: bool = False) -> str:
     """Torch text of an expression; `atom` brackets it, where need be, to be called or indexed."""
     return _Torch(leaf).print(node).within(ATOM if atom else TERNARY)
-
-
-def with_numbers(node: Node, names: Collection[str]) -> Node:
-    """The expression with these inputs and variables as Python numbers, which torch's functions refuse."""
-    if node.op in ("input", "var") and node.value in names:
-        return Node("option", (), node.value, node.type, node.column)
-    return Node(node.op, tuple(with_numbers(arg, names) for arg in node.args), node.value, node.type, node.column)
-
-
-def with_score(node: Node) -> Node:
-    """The expression with the score in it, so that its torch text has a score's shape and a gradient, be it 0."""
-    if _SCORE in node.walk():
-        return node
-    return Node("+", (Node("*", (_SCORE, Node("num", (), 0, "int"))), node))
 
 
 def triton_helpers(nodes: Iterable[Node]) -> tuple[str, ...]:
@@ -285,10 +270,11 @@ class _Torch:
             return self._where(node)
         if op in ("min", "max"):
             return self._call(op, *(self._as_tensor(a, like=node) for a in args))
-        if op == "//" and node.type == "float":  # torch differentiates no floor_divide
-            return self._call("floor", _binary("/", PRODUCT, *self._operands(node)))
         if op in BINARY:
-            return _binary(op, BINARY[op], *self._operands(node))
+            left, right = self._operands(node)
+            if op == "//" and node.type == "float":
+                left, right = _detached(node.args[0], left), _detached(node.args[1], right)
+            return _binary(op, BINARY[op], left, right)
         if op == "**":
             base, exponent = self._operands(node)
             return Text(f"{base.within(ATOM)} ** {exponent.within(UNARY)}", POWER)
@@ -330,6 +316,12 @@ class _Torch:
         if node.type == "float" and all(map(is_scalar, choices)):
             a = self._as_tensor(choices[0])
         return Text(f"torch.where({self.print(condition).text}, {a.text}, {b.text})", ATOM)
+
+
+def _detached(node: Node, text: Text) -> Text:
+    """The operand of a `//`, which is flat, and which torch refuses to differentiate."""
+    learns = any(n.op in LEAVES and n.type == "float" and not is_scalar(n) for n in node.walk())
+    return Text(text.within(ATOM) + ".detach()", ATOM) if learns else text
 
 
 _TORCH_NAMES = {

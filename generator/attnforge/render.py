@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import functools
+import hashlib
 import os
 import traceback
 from collections.abc import Sequence
@@ -36,14 +38,6 @@ def render(spec: Spec) -> dict[str, str]:
     return {file.format(name=spec.name): _file(template, values) for file, template in _FILES.items()}
 
 
-def export(spec: Spec, to: str) -> str:
-    """A module with the variant of a spec for another library; `to` names it. Raises flex.Inexpressible."""
-    planned = plan.build(spec)
-    texts = oracle.build(spec, planned.arguments)
-    values = {"plan": planned, "oracle": texts, "flex": flex.build(spec, planned.arguments, texts.guarded)}
-    return _text(f"export/{to}.py.jinja", values)
-
-
 def render_all(specs: Sequence[Spec]) -> list[dict[str, str]]:
     """The packages of several specs; formatting takes most of the time, so that many are shared out among the cores."""
     cores = os.cpu_count() or 1
@@ -53,18 +47,39 @@ def render_all(specs: Sequence[Spec]) -> list[dict[str, str]]:
         return list(pool.map(render, specs))
 
 
+def page(values: dict[str, Any]) -> str:
+    """One page in HTML that lets nothing run or load but the style and the script that are its own."""
+    values = dict(values)
+    for part in ("style.css", "script.js"):
+        text = _text(f"page/{part}.jinja", values, escape=True)
+        values[part.partition(".")[0]] = text
+        values[f"{part.partition('.')[0]}_hash"] = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return _text("page/page.html.jinja", values, escape=True)
+
+
+def export(spec: Spec, to: str) -> str:
+    """A module with the variant of a spec for another library; `to` names it. Raises flex.Inexpressible."""
+    planned = plan.build(spec)
+    texts = oracle.build(spec, planned.arguments)
+    values = {"plan": planned, "oracle": texts, "flex": flex.build(spec, planned.arguments, texts.guarded)}
+    return _python(f"export/{to}.py.jinja", values)
+
+
 def _file(template: str, values: dict[str, Any]) -> str:
-    return header.stamp(_text(template, values))
+    return header.stamp(_python(template, values))
 
 
-def _text(template: str, values: dict[str, Any]) -> str:
+def _python(template: str, values: dict[str, Any]) -> str:
+    return format.python(_text(template, values).lstrip("\n"), template)
+
+
+def _text(template: str, values: dict[str, Any], *, escape: bool = False) -> str:
     try:
-        text = _environment().get_template(template).render(values)
+        return _environment(escape).get_template(template).render(values)
     except jinja2.TemplateSyntaxError as error:
         raise TemplateFault(f"template {error.name or template}, line {error.lineno}: {error.message}") from error
     except Exception as error:
         raise TemplateFault(f"template {_place(error, template)}: {type(error).__name__}: {error}") from error
-    return format.python(text.lstrip("\n"), template)
 
 
 def _place(error: Exception, template: str) -> str:
@@ -75,13 +90,13 @@ def _place(error: Exception, template: str) -> str:
 
 
 @functools.cache
-def _environment() -> jinja2.Environment:
+def _environment(escape: bool = False) -> jinja2.Environment:
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader(resources.templates(), encoding="utf-8"),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        autoescape=False,
+        autoescape=escape,
         newline_sequence="\n",
     )

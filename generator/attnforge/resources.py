@@ -36,11 +36,12 @@ def terms_for(spec: Path) -> list[Path]:
 
 
 def templates_digest() -> bytes:
-    """A hash of the name and text of every template of the packages."""
+    """A hash of the name and text of every template that packages are made of."""
     digest = hashlib.sha256()
     root = templates()
-    found = (path for path in root.rglob("*.jinja") if path.parent.name != "export")
-    for path in sorted(found, key=lambda p: p.relative_to(root).as_posix()):
+    for path in sorted(root.rglob("*.jinja"), key=lambda p: p.relative_to(root).as_posix()):
+        if path.parent in (root / "page", root / "export"):
+            continue
         text = path.read_bytes()
         digest.update(f"{path.relative_to(root).as_posix()}\0{len(text)}\0".encode())
         digest.update(text)

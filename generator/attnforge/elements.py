@@ -1,0 +1,182 @@
+"""A mask element by element: which pairs it shows, which tiles it leaves empty, mixed or full, and what kernels visit.
+
+Most tiles need no look at their elements: what the kernels skip is empty, what they visit without a mask is full, and a
+lattice of points that shows both kinds proves a tile mixed. All elements of what is left are evaluated, up to a budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from .expression import Node
+from .ranges import Span
+
+EMPTY, MIXED, FULL, UNKNOWN = range(4)
+SKIPPED, MASKED, PLAIN = range(3)  # what kernels do with a tile: nothing, all of it under a mask, all of it
+
+_LATTICE = 16  # points per side
+_BUDGET = 2**29  # elements that are evaluated to tell tiles apart
+_CHUNK = 2**21  # of them at once
+
+
+def evaluate(node: Node, env: Mapping[str, Any]) -> Any:
+    """The value of an expression over numbers and arrays; leaves stand in `env` by name."""
+    import numpy as np
+
+    with np.errstate(all="ignore"):
+        return _value(node, env)
+
+
+def _value(node: Node, env: Mapping[str, Any]) -> Any:
+    import numpy as np
+
+    if node.op == "num":
+        return node.value
+    if node.op in ("var", "option", "local"):
+        return env[str(node.value)]
+    args = [_value(arg, env) for arg in node.args]
+    match node.op:
+        case "+":
+            return args[0] + args[1]
+        case "-":
+            return args[0] - args[1]
+        case "*":
+            return args[0] * args[1]
+        case "sigmoid":
+            return 0.5 * (1 + np.tanh(np.multiply(args[0], 0.5)))
+        case "softplus":
+            return np.logaddexp(0.0, args[0])
+        case "**" if node.type == "float":
+            return np.power(np.asarray(args[0], float), args[1])
+    return getattr(np, _FUNCTIONS.get(node.op, node.op))(*args)
+
+
+_FUNCTIONS = {
+    "/": "true_divide", "//": "floor_divide", "%": "mod", "**": "power", "neg": "negative", "<": "less",
+    "<=": "less_equal", ">": "greater", ">=": "greater_equal", "==": "equal", "!=": "not_equal", "and": "logical_and",
+    "or": "logical_or", "not": "logical_not", "min": "minimum", "max": "maximum",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """The tiles of a mask, of `size` queries and keys each; arrays by row and column of tiles."""
+
+    size: tuple[int, int]
+    states: Any  # EMPTY, MIXED, FULL, or UNKNOWN where that would have been too much work
+    visits: Any  # SKIPPED, MASKED or PLAIN
+
+    def count(self, state: int) -> int:
+        """How many tiles are in a state."""
+        return int((self.states == state).sum())
+
+    @property
+    def total(self) -> int:
+        """How many tiles there are."""
+        return int(self.states.size)
+
+    @cached_property
+    def visited(self) -> int:
+        """How many tiles the kernels visit."""
+        return int((self.visits != SKIPPED).sum())
+
+    @cached_property
+    def vain(self) -> int:
+        """How many tiles they visit in vain: only the elements tell that these are empty."""
+        return int(((self.states == EMPTY) & (self.visits != SKIPPED)).sum())
+
+    @property
+    def saved(self) -> float:
+        """The share of the tiles that the kernels skip."""
+        return 1 - self.visited / self.total
+
+
+@dataclass(frozen=True)
+class Mask:
+    """A mask over q, k, q_len, k_len and named numbers, and the spans of keys that kernels visit."""
+
+    keep: Node
+    spans: tuple[Span, ...]
+    q_len: int
+    k_len: int
+    numbers: Mapping[str, float]
+
+    @property
+    def shift(self) -> int:
+        """The position of the first query."""
+        return self.k_len - self.q_len
+
+    def visible(self, rows: Any, keys: Any) -> Any:
+        """Which pairs of rows and keys, as arrays that broadcast against each other, are visible."""
+        import numpy as np
+
+        found = evaluate(self.keep, self._env(q=np.asarray(rows) + self.shift, k=np.asarray(keys)))
+        return np.broadcast_to(np.asarray(found, bool), np.broadcast_shapes(np.shape(rows), np.shape(keys)))
+
+    def _env(self, **positions: Any) -> dict[str, Any]:
+        return {**self.numbers, "q_len": self.q_len, "k_len": self.k_len, **positions}
+
+    def tiles(self, size: tuple[int, int]) -> Tiling:
+        """What becomes of the tiles of so many queries and keys."""
+        import numpy as np
+
+        visits = self._visits(size)
+        states = np.select([visits == SKIPPED, visits == PLAIN], [EMPTY, FULL], UNKNOWN)
+        self._look(states, size, min(_LATTICE, size[0]), min(_LATTICE, size[1]))
+        left = int((states == UNKNOWN).sum())
+        if left * size[0] * size[1] <= _BUDGET:
+            self._look(states, size, *size)
+        return Tiling(size, states, visits)
+
+    def _visits(self, size: tuple[int, int]) -> Any:
+        """What the kernels do with each tile: their own walk, for all tiles of queries at once."""
+        import numpy as np
+
+        m, n = size
+        first = np.arange(0, self.q_len, m)
+        env = self._env(q_first=first + self.shift, q_last=np.minimum(first + m, self.q_len) - 1 + self.shift)
+        column = np.arange(-(-self.k_len // n))
+        visits = np.zeros((len(first), len(column)), np.int8)
+        after = np.zeros_like(first)
+
+        def end(node: Node | None, otherwise: int) -> Any:
+            value = otherwise if node is None else evaluate(node, env)
+            return np.clip(np.broadcast_to(value, first.shape), 0, self.k_len)
+
+        for span in self.spans:
+            lo = np.maximum(end(span.lo, 0) // n, after)
+            hi = np.maximum(-(-end(span.hi, self.k_len) // n), lo)
+            visits[(column >= lo[:, None]) & (column < hi[:, None])] = MASKED
+            if span.can_be_full:
+                full_lo = np.clip(-(-end(span.full_lo, 0) // n), lo, hi)
+                full_hi = np.clip(end(span.full_hi, self.k_len) // n, full_lo, hi)
+                visits[(column >= full_lo[:, None]) & (column < full_hi[:, None])] = PLAIN
+            after = hi
+        return visits
+
+    def _look(self, states: Any, size: tuple[int, int], rows: int, keys: int) -> None:
+        """Looks into the unknown tiles at so many rows and keys, and notes what that tells of them."""
+        import numpy as np
+
+        every = (rows, keys) == size
+        row = np.unique(np.linspace(0, size[0] - 1, rows).astype(int))
+        key = np.unique(np.linspace(0, size[1] - 1, keys).astype(int))
+        found = np.argwhere(states == UNKNOWN)
+        # a tile too large for one step is evaluated some of its rows at a time
+        pieces = np.array_split(row, -(-rows * keys // _CHUNK))
+        step = max(1, _CHUNK // (len(pieces[0]) * keys))
+        for start in range(0, len(found), step):
+            tiles = found[start : start + step]
+            some, all_ = np.zeros(len(tiles), bool), np.ones(len(tiles), bool)
+            # past the last row or key stands the last one once more: that changes neither
+            k = np.minimum(tiles[:, 1, None, None] * size[1] + key, self.k_len - 1)
+            for piece in pieces:
+                q = np.minimum(tiles[:, 0, None, None] * size[0] + piece[:, None], self.q_len - 1)
+                shown = self.visible(q, k)
+                some |= shown.any((1, 2))
+                all_ &= shown.all((1, 2))
+            alike = np.where(all_, FULL, EMPTY) if every else UNKNOWN
+            states[tuple(tiles.T)] = np.where(some & ~all_, MIXED, alike)

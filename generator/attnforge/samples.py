@@ -1,0 +1,224 @@
+"""Stand-ins for what only a call gives, so that every mask can be drawn: each is a rule in the expression language.
+
+A rule replaces the input in the mask's expression, and reads numbers that a reader may change: the documents that the
+tokens belong to, the seed of random bits, the length of a prefix. All is taken for batch entry 0 and head 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from . import walk
+from .evaluation import evaluate
+from .expression import Node
+from .inputs import HEAD_AXES, Axis
+from .notation import source
+from .parser import LARGEST
+from .ranges import Span
+from .spec import Input, RuntimeOption, Spec
+
+_PRIME = 67108859  # the largest below 2**26: squares of its remainders are exact in a double
+_HEADS = 8
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A number that a sample hangs on; `value` is an expression over q_len and k_len."""
+
+    name: str
+    label: str
+    value: Node
+    minimum: float | None = None
+    maximum: float | None = None
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A mask and its spans with all inputs replaced: over positions, lengths and the parameters."""
+
+    mask: Node
+    spans: tuple[Span, ...]
+    parameters: tuple[Parameter, ...]
+    notes: tuple[str, ...]  # what was taken, for people; `{name}` stands for the parameter's value
+
+    def numbers(self, q_len: int, k_len: int) -> dict[str, float]:
+        """The values of the parameters for so many queries and keys."""
+        lengths = {"q_len": q_len, "k_len": k_len}
+        return {p.name: evaluate(p.value, lengths) for p in self.parameters}
+
+    def told(self, q_len: int, k_len: int) -> tuple[str, ...]:
+        """The notes for so many queries and keys."""
+        return tuple(note.format_map(self.numbers(q_len, k_len)) for note in self.notes)
+
+
+def take(spec: Spec) -> Sample:
+    """The sample of a spec's mask."""
+    whole = walk.mask(spec) or Node("num", (), True, "bool")
+    taken = _Taken(spec)
+    mask = taken.replaced(whole)
+    spans = tuple(taken.span(span) for span in walk.spans(spec, "k"))
+    if spec.packed:
+        taken.notes["one of the packed sequences"] = None
+    if taken.places:
+        taken.notes[" and ".join(dict.fromkeys(taken.places))] = None
+    return Sample(mask, spans, tuple(taken.parameters.values()), tuple(taken.notes))
+
+
+def _value(name: str, value: Node) -> str:
+    """A note of a parameter's rule and value."""
+    return f"{name} = {source(value)}" + ("" if value.op == "num" else f" = {{{name}}}")
+
+
+def _int(value: int) -> Node:
+    return Node("num", (), value, "int")
+
+
+def _var(name: str) -> Node:
+    return Node("var", (), name, "int")
+
+
+def _of(op: str, *args: Node | int, kind: str = "int") -> Node:
+    nodes = tuple(_int(arg) if isinstance(arg, int) else arg for arg in args)
+    return Node(op, nodes, None, "float" if kind == "float" else "bool" if kind == "bool" else "int")
+
+
+_SHIFT = _of("-", _var("k_len"), _var("q_len"))  # the position of the first query
+
+
+class _Taken:
+    def __init__(self, spec: Spec) -> None:
+        self.inputs = {given.name: given for given in spec.inputs}
+        self.options = {option.keyword: option for option in spec.options}
+        self.parameters: dict[str, Parameter] = {}
+        self.notes: dict[str, None] = {}
+        self.places: list[str] = []
+
+    def replaced(self, node: Node) -> Node:
+        """The expression with the rules of inputs in their place, and parameters for all else that a call gives."""
+        if node.op == "input":
+            return self._input(self.inputs[str(node.value)], [self.replaced(arg) for arg in node.args])
+        if node.op == "option":
+            return self._option(self.options[str(node.value)])
+        if node.op == "var" and node.value in ("b", "h", "kv_h"):
+            self._place(str(node.value))
+            what = {"b": "batch entry", "h": "query head", "kv_h": "key head"}[str(node.value)]
+            return self._number(str(node.value), f"{what}, {node.value}", _int(0), 0)
+        return Node(node.op, tuple(map(self.replaced, node.args)), node.value, node.type)
+
+    def span(self, span: Span) -> Span:
+        """The span with its ends replaced."""
+        lo, hi, full_lo, full_hi = (
+            end and self.replaced(end) for end in (span.lo, span.hi, span.full_lo, span.full_hi)
+        )
+        return Span(lo, hi, full_lo, full_hi, span.can_be_full)
+
+    def _place(self, name: str) -> None:
+        self.places.append("batch entry 0" if name in ("b", "batch") else "head 0")
+
+    def _number(
+        self, name: str, label: str, value: Node, least: float | None = None, most: float | None = None
+    ) -> Node:
+        self.parameters.setdefault(name, Parameter(name, label, value, least, most))
+        return Node("local", (), name, value.type)
+
+    def _option(self, option: RuntimeOption) -> Node:
+        value = _of("//", _var("k_len"), 8) if option.type == "int" else Node("num", (), 1.0, "float")
+        for op, limit in (("max", option.minimum), ("min", option.maximum)):
+            if limit is not None:
+                end = Node("num", (), int(limit) if option.type == "int" else float(limit), option.type)
+                value = Node(op, (value, end), None, option.type)
+        self.notes[_value(option.keyword, value)] = None
+        return self._number(option.keyword, option.keyword, value, option.minimum, option.maximum)
+
+    def _input(self, given: Input, written: list[Node]) -> Node:
+        """The rule of an input, at the places that the expression reads."""
+        places: list[tuple[Axis, Node]] = []
+        for i, axis in enumerate(given.axes):
+            if axis.kind in HEAD_AXES:
+                self._place(axis.kind)
+            else:
+                places.append((axis, self._written(axis, written.pop(0)) if i in given.written else self._own(axis)))
+        if not places:
+            return self._scalar(given)
+        if given.scan:
+            self.notes[f"{given.name}: falls by 1/64 from token to token"] = None
+            return Node("/", (_of("neg", _of("+", places[0][1], 1)), _int(64)), None, "float")
+        if given.dtype == "bool" and given.rows == ("query", "query"):
+            return self._tree(given, *(place for _, place in places))
+        if given.dtype == "bool":
+            return self._bits(given, [place for _, place in places])
+        if given.dtype == "float":
+            self.notes[f"{given.name}: random numbers from 0 to 1"] = None
+            return Node("/", (self._random(given, [place for _, place in places]), _int(_PRIME)), None, "float")
+        if len(places) == 1 and places[0][0].kind != "size":
+            return self._documents(given, *places[0])
+        self.notes[f"{given.name}: random numbers from 0 to 2"] = None
+        return _of("%", self._random(given, [place for _, place in places]), 3)
+
+    @staticmethod
+    def _own(axis: Axis) -> Node:
+        """The entry that a query or a key reads by itself."""
+        place = _var("k") if axis.kind == "key" else _of("-", _var("q"), _SHIFT)
+        return place if axis.per == 1 else _of("//", place, int(axis.per))
+
+    @staticmethod
+    def _written(axis: Axis, index: Node) -> Node:
+        """The entry at a written index, which is clamped; along an axis of queries or keys that is a position."""
+        if axis.kind == "token" and index.op == "var":
+            return index
+        place = _of("-", index, _SHIFT) if axis.kind == "query" else index
+        count = _int(int(axis.size)) if axis.kind == "size" else _var("q_len" if axis.kind == "query" else "k_len")
+        return _of("min", _of("max", place, 0), _of("-", count, 1))
+
+    def _scalar(self, given: Input) -> Node:
+        if given.dtype == "bool":
+            self.notes[f"{given.name} is true"] = None
+            return _of("!=", self._number(given.name, f"{given.name}, 1 or 0", _int(1), 0, 1), 0, kind="bool")
+        if given.default is not None:
+            value = _for_head_0(given.default)
+        else:
+            value = _of("//", _var("k_len"), 4) if given.dtype == "int" else Node("num", (), 0.5, "float")
+        self.notes[_value(given.name, value)] = None
+        limits = (-LARGEST, LARGEST) if given.dtype == "int" else ()
+        return self._number(given.name, given.name, value, *limits)
+
+    def _documents(self, given: Input, axis: Axis, entry: Node) -> Node:
+        """Documents of equal length, one after the other; a row belongs to the document at its position."""
+        count = self._number("#documents", "documents", _int(5), 1, LARGEST)
+        self.notes[f"{given.name}: 5 documents of equal length"] = None
+        position = entry if axis.per == 1 else _of("*", entry, int(axis.per))
+        if axis.kind == "query":
+            position = _of("+", position, _SHIFT)
+        return _of("//", _of("*", position, count), _var("k_len"))
+
+    def _tree(self, given: Input, row: Node, column: Node) -> Node:
+        """A tree of tokens as decoding of several guesses at once has it: branches that take turns, from one root."""
+        count = self._number("#branches", "branches", _int(3), 1, LARGEST)
+        self.notes[f"{given.name}: a tree of 3 branches"] = None
+        behind = _of("==", _of("%", _of("-", row, column), count), 0, kind="bool")
+        on_way = _of("or", _of("==", column, 0, kind="bool"), behind, kind="bool")
+        return _of("and", _of("<=", column, row, kind="bool"), on_way, kind="bool")
+
+    def _bits(self, given: Input, places: list[Node]) -> Node:
+        share = self._number("#share", "true in 100 bits", _int(50), 0, 100)
+        self.notes[f"{given.name}: random bits, 50 of 100 true"] = None
+        return _of("<", _of("%", self._random(given, places), 100), share, kind="bool")
+
+    def _random(self, given: Input, places: list[Node]) -> Node:
+        """A number from 0 to a prime less 1 that looks random from place to place; all its steps stay below 2**53."""
+        seed = self._number("#seed", "seed of the random numbers", _int(0), 0, 1 << 16)
+        # what tells inputs apart: their order among the inputs
+        mixed = _of("+", _of("*", seed, 1299709), 15485863 + 32452843 * (1 + list(self.inputs).index(given.name)))
+        for turn in range(3):
+            for i, place in enumerate(places):
+                mixed = _of("+", mixed, _of("*", place, (7919, 104729, 611953)[(i + turn) % 3]))
+            mixed = _of("%", mixed, _PRIME)
+            if turn < 2:
+                mixed = _of("**", mixed, 2)
+        return mixed
+
+
+def _for_head_0(node: Node) -> Node:
+    if node.op == "var":
+        return _int({"h": 0, "heads": _HEADS}[str(node.value)])
+    return Node(node.op, tuple(map(_for_head_0, node.args)), node.value, node.type)

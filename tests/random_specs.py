@@ -1,0 +1,255 @@
+"""Random specs, the same for a seed on every machine, and their packages.
+
+`python tests/random_specs.py --count 2000 --out FOLDER` renders packages for a machine that cannot.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import importlib
+import json
+import re
+import sys
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from random_inputs import Declared, Draw, Text, binary, opposite
+from random_scores import Scores
+from random_values import visible
+
+# what masks have to leave visible of a random sample of places, unless they hide on purpose
+LEAST_VISIBLE = 0.15
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Options of shipped terms that have to be the same in all of a spec."""
+
+    block: int
+    buckets: tuple[int, int, bool]
+
+    @property
+    def inputs(self) -> tuple[Declared, ...]:
+        """The inputs of shipped terms."""
+        block_mask = Declared("block_mask", ("batch", "head", f"query // {self.block}", f"key // {self.block}"), "bool")
+        return (*SHIPPED, block_mask, Declared("rel_bias", ("head", str(self.buckets[0]))))
+
+
+SHIPPED = (
+    Declared("prefix_len", ("batch",), "int"),
+    Declared("q_segments", ("batch", "query"), "int"),
+    Declared("k_segments", ("batch", "key"), "int"),
+    Declared("tree_mask", ("batch", "query", "query"), "bool"),
+    Declared("slopes", ("head",)),
+    Declared("log_decay", ("batch", "token", "head"), scan=True),
+    Declared("bias", ("batch", "head", "query", "key")),
+)
+# masks and what they mean; of a number with a keyword, the call may decide
+MASKS: tuple[tuple[str, str, dict[str, tuple[str, tuple[int, ...]]]], ...] = (
+    ("causal", "k <= q", {}),
+    ("causal", "k <= q", {}),
+    ("sliding_window", "q - k < {size}", {"size": ("window", (1, 3, 17, 32, 33))}),
+    ("chunked", "k <= q and k // {size} == q // {size}", {"size": ("chunk_size", (1, 5, 16, 33))}),
+    ("dilated", "(q - k) % {stride} == 0", {"stride": ("dilation", (1, 2, 3))}),
+    ("global_tokens", "q < {count} or k < {count}", {"count": ("global_count", (0, 2, 32, 35))}),
+    (
+        "local_2d",
+        "abs(q // {width} - k // {width}) <= {radius} and abs(q % {width} - k % {width}) <= {radius}",
+        {"width": ("image_width", (5, 8, 32)), "radius": ("image_radius", (1, 3, 4))},
+    ),
+    ("prefix_lm", "k <= q or k < prefix_len", {}),
+    ("segments", "q_segments == k_segments", {}),
+)
+
+
+@dataclass(frozen=True)
+class Term:
+    """A term as YAML has it, and as the plain expression that it stands for."""
+
+    yaml: str
+    text: Text
+
+
+@dataclass(frozen=True)
+class RandomSpec:
+    """A spec, and its masks and scores as Python understands them."""
+
+    name: str
+    yaml: str
+    masks: tuple[str, ...] = ()
+    scores: tuple[str, ...] = ()
+    inputs: tuple[Declared, ...] = ()  # those of shipped terms too
+    sink: bool = False
+
+
+def generate(seed: int) -> RandomSpec:
+    """The spec of a seed."""
+    draw = Draw(f"spec {seed}")
+    packed, equal, sink, dropout = (draw.chance(p) for p in (0.4, 0.25, 0.15, 0.1))
+    head = [line for line, on in zip(HEAD, (packed, equal, sink, dropout), strict=True) if on]
+    if draw.chance(0.15):
+        head.append(
+            f"rope: {{layout: {draw.pick(('half', 'interleaved'))}, dims: {draw.pick(('all', '2', '8', '16'))}}}"
+        )
+    sizes = Sizes(draw.pick((4, 16, 32, 40)), draw.pick(((32, 128, True), (8, 32, False), (6, 20, True))))
+    count = 3 + draw.below(4)
+    ordinary, hidden = draw.below(count + 1), draw.chance(0.06)
+    for attempt in range(50):
+        scores = Scores(draw, packed)
+        masks: list[Term] = []
+        for _ in range(ordinary):
+            masks.append(_mask(scores, sizes, 2))
+            _forget(scores, masks)
+        if hidden:
+            masks.append(_inline(scores.degenerate()))
+        if (
+            hidden
+            or attempt == 49
+            or visible([m.text for m in masks], (*sizes.inputs, *scores.inputs.values())) >= LEAST_VISIBLE
+        ):
+            break
+    scores.scoring = True
+    terms: list[Term] = []
+    size = 3.0
+    for _ in range(count - len(masks)):
+        term, size = _score(scores, sizes, size)
+        terms.append(term)
+        _forget(scores, masks + terms)
+    inputs = tuple(scores.inputs.values())
+    lines = [f"name: random_{seed}", *head]
+    lines += ["mask:", *(f"  - {m.yaml}" for m in masks)] if masks else []
+    lines += ["score:", *(f"  - {t.yaml}" for t in terms)] if terms else []
+    lines += ["inputs:", *(f"  {x.yaml}" for x in inputs)] if inputs else []
+    texts = tuple(m.text.text for m in masks), tuple(t.text.text for t in terms)
+    return RandomSpec(f"random_{seed}", "\n".join(lines) + "\n", *texts, (*sizes.inputs, *inputs), sink)
+
+
+HEAD = ("layout: packed", "heads: equal", "sink: true", "dropout: true")
+
+
+def _forget(scores: Scores, terms: list[Term]) -> None:
+    """Drops the inputs that no term came to read."""
+    words = {word for term in terms for word in re.findall(r"\w+", term.text.text)}
+    scores.inputs = {name: given for name, given in scores.inputs.items() if name in words}
+
+
+# -- terms -------------------------------------------------------------------------------------------------------
+
+
+def _inline(text: Text) -> Term:
+    return Term(f"{{expr: {json.dumps(text.text)}}}", text)
+
+
+def _mask(scores: Scores, sizes: Sizes, depth: int) -> Term:
+    draw = scores.draw
+    ways: list[Callable[[], Term]] = [lambda: _shipped(draw)] * 4 + [lambda: _any_condition(scores)] * 4
+    if not scores.packed and draw.chance(0.1):
+        return _of_pairs(draw, sizes)
+    if depth:
+        ways += [lambda: _joined(scores, sizes, depth)] * 2 + [lambda: _not(scores, sizes, depth)]
+    return draw.pick(ways)()
+
+
+def _shipped(draw: Draw) -> Term:
+    name, text, options = draw.pick(MASKS)
+    values = {
+        option: keyword if draw.chance(0.4) else str(draw.pick(values)) for option, (keyword, values) in options.items()
+    }
+    given = ", ".join(f"{option}: {x if x.isdigit() else 'runtime'}" for option, x in values.items())
+    return Term(f"{{{name}: {{{given}}}}}" if given else name, Text(f"({text.format(**values)})"))
+
+
+def _of_pairs(draw: Draw, sizes: Sizes) -> Term:
+    if draw.chance(0.5):
+        return Term("tree", Text("(k < k_len - q_len or tree_mask[q, k])"))
+    return Term(f"{{block_sparse: {{block: {sizes.block}}}}}", Text("block_mask"))
+
+
+def _any_condition(scores: Scores) -> Term:
+    return _inline(scores.condition(scores.draw.below(3)))
+
+
+def _joined(scores: Scores, sizes: Sizes, depth: int) -> Term:
+    word, op = scores.draw.pick((("any", "or"), ("any", "or"), ("all", "and")))
+    parts = [_mask(scores, sizes, depth - 1) for _ in range(1 + scores.draw.below(3))]
+    text = parts[0].text
+    for part in parts[1:]:
+        text = binary(op, text, part.text)
+    return Term(f"{{{word}: [{', '.join(part.yaml for part in parts)}]}}", text)
+
+
+def _not(scores: Scores, sizes: Sizes, depth: int) -> Term:
+    inner = _mask(scores, sizes, depth - 1)
+    return Term(f"{{not: {inner.yaml}}}", opposite(inner.text))
+
+
+def _score(scores: Scores, sizes: Sizes, size: float) -> tuple[Term, float]:
+    """A score term and the usual size of the score that it leaves."""
+    draw = scores.draw
+    if draw.chance(0.35):
+        cap = draw.pick((1.5, 4.0, 30.0))
+        buckets, furthest, both = sizes.buckets
+        options = f"{{buckets: {buckets}, max_distance: {furthest}, bidirectional: {str(both).lower()}}}"
+        ways = [
+            (Term(f"{{softcap: {{cap: {cap}}}}}", Text(f"{cap} * tanh(score / {cap})")), min(cap, size)),
+            (Term("alibi", Text("score - slopes * abs(q - k)")), size + 3),
+            (Term("log_decay", Text("score + log_decay[q] - log_decay[k]")), size + 2),
+            (
+                Term(
+                    f"{{relative_bias: {options}}}",
+                    Text(f"score + rel_bias[bucket(q - k, {buckets}, {furthest}, {both})]"),
+                ),
+                size + 1,
+            ),
+        ]
+        ways += [] if scores.packed else [(Term("bias", Text("score + bias")), size + 3)]
+        return draw.pick([way for way in ways if way[1] <= 10] or ways[:1])
+    text, size = scores.term(size)
+    return _inline(Text(text)), size
+
+
+# -- packages ----------------------------------------------------------------------------------------------------
+
+
+def write(given: RandomSpec, folder: Path) -> None:
+    """Renders a spec's package into a folder, beside its YAML."""
+    from attnforge import render, resources, spec
+
+    path = folder / f"{given.name}.yaml"
+    path.write_text(given.yaml)
+    package = folder / given.name
+    package.mkdir()
+    for name, text in render.render(spec.load(path, terms=resources.terms_for(path))).items():
+        (package / name).write_text(text)
+
+
+def suite(folder: Path, name: str) -> ModuleType:
+    """The generated suite of a package in a folder, as a module."""
+    sys.path.insert(0, str(folder))
+    try:
+        return importlib.import_module(f"{name}.test_{name}")
+    finally:
+        sys.path.remove(str(folder))
+
+
+def main() -> None:
+    """Renders packages into a folder."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args()
+    args.out.mkdir(parents=True)
+    with ProcessPoolExecutor() as pool:
+        list(pool.map(functools.partial(_render, args.out), range(args.count)))
+
+
+def _render(out: Path, seed: int) -> None:
+    write(generate(seed), out)
+
+
+if __name__ == "__main__":
+    main()

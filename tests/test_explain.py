@@ -1,0 +1,534 @@
+"""What `explain` draws: tiles against brute force, samples, the terminal, pictures, mathematics, lines of terms."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from attnforge import elements, explain, mathml, picture, render, resources, samples, spec, trace
+from attnforge.elements import EMPTY, FULL, MASKED, MIXED, PLAIN, SKIPPED, UNKNOWN, Mask
+from attnforge.evaluation import evaluate
+from attnforge.expression import Node
+from attnforge.page import Page
+from attnforge.spec import Spec
+
+Load = Callable[..., Spec]
+
+DOCUMENTS = (
+    'mask: [causal, expr: "qs == ks"]\n'
+    "inputs: {qs: {axes: [batch, query], dtype: int}, ks: {axes: [batch, key], dtype: int}}\n"
+)
+MASKS = {
+    "everything": "",
+    "causal": "mask: [causal]\n",
+    "window": "mask: [causal, sliding_window: {size: 20}]\n",
+    "runtime": "mask: [causal, sliding_window: {size: runtime}]\n",
+    "prefix": "mask: [prefix_lm]\n",
+    "strided": 'mask: [expr: "(q - k) % 4 == 0"]\n',
+    "squares": 'mask: [expr: "abs(q // 16 - k // 16) <= 2 and abs(q % 16 - k % 16) <= 2"]\n',
+    "sinks": 'mask: [causal, expr: "q - k < 24 or k < 4"]\n',
+    "one pair": 'mask: [expr: "q == 37 and k == 11"]\n',
+    "all but one": 'mask: [expr: "not (q == 37 and k == 11)"]\n',
+    "nothing": 'mask: [expr: "k < 0"]\n',
+    "odd": 'mask: [expr: "(q * k) % 7 == 3 or q ** 2 < k"]\n',
+    "smooth": 'mask: [expr: "sqrt(abs(q - k)) + sin(k / 9.0) < 4 if k > 5 else tanh(q / 30) > 0.5"]\n',
+    "heads": 'mask: [expr: "q - k < 8 * (h + 1) + b - kv_h"]\n',
+    "documents": DOCUMENTS,
+    "random": 'mask: [expr: "valid or k <= q - back"]\n'
+    "inputs: {valid: {axes: [head, key], dtype: bool}, back: {axes: [], dtype: int}}\n",
+    "tokens": 'mask: [expr: "x[q] > x[k] + rate and kind[k] != kind[q]"]\n'
+    "inputs: {x: {axes: [batch, token]}, rate: {axes: []}, kind: {axes: [token], dtype: int}}\n",
+    "falling": 'mask: [expr: "decay[q] - decay[k] > -0.25"]\ninputs: {decay: {axes: [batch, token], scan: cumsum}}\n',
+    "flag": 'mask: [expr: "k <= q or seen"]\ninputs: {seen: {axes: [batch], dtype: bool}}\n',
+    "packed": "layout: packed\nmask: [causal]\n",
+    "segments": "mask: [causal, segments]\n",
+    "tree": "mask: [tree]\n",
+    "blocks": "mask: [block_sparse: {block: 12}, causal]\n",
+    "image": "mask: [local_2d: {width: 12, radius: runtime}, dilated: {stride: runtime}]\n",
+    "chunks": "mask: [chunked: {size: runtime}]\n",
+    "global": "mask: [any: [sliding_window: {size: 9}, global_tokens: {count: runtime}], causal]\n",
+    "table": 'mask: [expr: "near[abs(q - k)] or far[h, k // 4] > 0"]\n'
+    "inputs: {near: {axes: [16], dtype: bool}, far: {axes: [batch, 8, 4], dtype: int}}\n",
+    "pairs": 'mask: [expr: "both > 0 and s[k // 2, q] < 0.75 and c"]\n'
+    "inputs: {both: {axes: [query, key], dtype: int}, s: {axes: [key, key]}, "
+    "c: {axes: [key // 5, head], dtype: bool}}\n",
+}
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Load:
+    def load(text: str, name: str = "one", description: str = "A test.") -> Spec:
+        path = tmp_path / f"{name}.yaml"
+        path.write_text(f"name: {name}\ndescription: {description}\n{text}")
+        return spec.load(path, terms=[resources.specs() / "terms"])
+
+    return load
+
+
+def mask(loaded: Spec, q_len: int, k_len: int, **changed: float) -> Mask:
+    sample = samples.take(loaded)
+    return Mask(sample.mask, sample.spans, q_len, k_len, sample.numbers(q_len, k_len) | changed)
+
+
+def by_hand(found: Mask) -> Any:
+    """Every pair, one after the other, in Python's own arithmetic."""
+    env = {**found.numbers, "q_len": found.q_len, "k_len": found.k_len}
+    keys = range(found.k_len)
+    return np.array(
+        [
+            [bool(evaluate(found.keep, {**env, "q": row + found.shift, "k": k})) for k in keys]
+            for row in range(found.q_len)
+        ]
+    )
+
+
+def states(visible: Any, m: int, n: int) -> list[list[int]]:
+    rows = [visible[at : at + m] for at in range(0, visible.shape[0], m)]
+    parts = [[row[:, at : at + n] for at in range(0, visible.shape[1], n)] for row in rows]
+    return [[FULL if part.all() else MIXED if part.any() else EMPTY for part in row] for row in parts]
+
+
+@pytest.mark.parametrize("name", MASKS)
+@pytest.mark.parametrize(
+    ("q_len", "k_len", "m", "n"), [(64, 64, 8, 8), (50, 90, 16, 7), (90, 40, 32, 64), (1, 70, 4, 16)]
+)
+def test_tiles_are_what_their_elements_say(load: Load, name: str, q_len: int, k_len: int, m: int, n: int) -> None:
+    found = mask(load(MASKS[name]), q_len, k_len)
+    visible = by_hand(found)
+    assert (found.visible(np.arange(q_len)[:, None], np.arange(k_len)) == visible).all()
+    tiling = found.tiles((m, n))
+    assert tiling.states.tolist() == states(visible, m, n)
+    assert (tiling.states[tiling.visits == SKIPPED] == EMPTY).all()
+    assert (tiling.states[tiling.visits == PLAIN] == FULL).all()
+    assert tiling.total == tiling.count(FULL) + tiling.count(MIXED) + tiling.count(EMPTY)
+    assert tiling.visited == int((tiling.visits != SKIPPED).sum())
+    assert tiling.vain == int(((tiling.states == EMPTY) & (tiling.visits != SKIPPED)).sum())
+
+
+@pytest.mark.parametrize(
+    "name", ["causal", "window", "runtime", "prefix", "sinks", "squares", "everything", "one pair"]
+)
+def test_visits_are_those_of_the_generated_code(load: Load, name: str) -> None:
+    loaded = load(MASKS[name])
+    visit = generated_walk(loaded)
+    for q_len, k_len, m, n in ((64, 64, 8, 8), (50, 90, 16, 7), (90, 40, 32, 64)):
+        found = mask(loaded, q_len, k_len)
+        wanted = np.full((-(-q_len // m), -(-k_len // n)), SKIPPED)
+        for row in range(wanted.shape[0]):
+            first = row * m + k_len - q_len
+            scene = {**found.numbers, "q_len": q_len, "k_len": k_len, "BLOCK_N": n}
+            for lo, full_lo, full_hi, hi in visit(scene | {"q_first": first, "q_last": min(first + m, k_len) - 1}):
+                wanted[row, lo:hi] = MASKED
+                wanted[row, full_lo:full_hi] = PLAIN
+        assert found.tiles((m, n)).visits.tolist() == wanted.tolist()
+
+
+def generated_walk(loaded: Spec) -> Callable[[dict[str, Any]], list[tuple[int, ...]]]:
+    """The rendered function that works out a program's key tiles, run as Python."""
+    text = render.render(loaded)["kernels.py"]
+    parts = [re.search(rf"\ndef {name}\(.*?(?=\n\n\n)", text, re.DOTALL) for name in ("whole_tiles", "key_tiles")]
+
+    class tl:
+        constexpr = int
+        maximum, minimum = max, min
+        abs = abs
+
+        @staticmethod
+        def cdiv(a: int, b: int) -> int:
+            return -(-a // b)
+
+        @staticmethod
+        def where(c: bool, a: int, b: int) -> int:
+            return a if c else b
+
+    names: dict[str, Any] = {"tl": tl, "floor_div": lambda a, b: a // b, "floor_mod": lambda a, b: a % b}
+    for part in parts:
+        assert part
+        exec(part[0], names)
+    walk = names["key_tiles"]
+    wanted = walk.__code__.co_varnames[: walk.__code__.co_argcount]
+
+    def visit(scene: dict[str, Any]) -> list[tuple[int, ...]]:
+        assert parts[1]
+        spans = parts[1][0].count("= whole_tiles(")
+        return [
+            walk(**{name: value for name, value in (scene | {"span": i}).items() if name in wanted})
+            for i in range(spans)
+        ]
+
+    return visit
+
+
+def test_large_masks_are_counted_exactly(load: Load) -> None:
+    side = 16384
+    tiles = side // 128
+    causal = mask(load(MASKS["causal"]), side, side).tiles((128, 128))
+    assert (causal.count(FULL), causal.count(MIXED)) == (tiles * (tiles - 1) // 2, tiles)
+    strided = mask(load(MASKS["strided"]), side, side).tiles((128, 128))
+    assert strided.count(MIXED) == tiles**2
+    # nothing but one pair in 2**28: no lattice of points finds it
+    hidden = mask(load('mask: [expr: "(q * 16384 + k) % 268435456 == 200000003"]\n'), side, side).tiles((128, 128))
+    assert (hidden.count(MIXED), hidden.count(EMPTY)) == (1, tiles**2 - 1)
+    assert np.argwhere(hidden.states == MIXED).tolist() == [[200000003 // side // 128, 200000003 % side // 128]]
+
+
+def test_what_is_too_much_work_is_told_as_visited(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(elements, "_BUDGET", 0)
+    tiling = mask(load(DOCUMENTS), 4096, 4096).tiles((64, 64))
+    assert tiling.count(UNKNOWN) > 0
+    assert (tiling.visits[tiling.states == UNKNOWN] == MASKED).all()
+    shown = explain.draw(load(DOCUMENTS), 4096, 4096).text()
+    assert re.search(r"\d+ not looked into", shown)
+    assert "?" in shown
+
+
+# -- samples -----------------------------------------------------------------------------------------------------
+
+
+def test_samples_are_told_with_their_numbers(load: Load) -> None:
+    assert samples.take(load(MASKS["prefix"])).told(64, 96) == ("prefix_len = k_len // 4 = 24", "batch entry 0")
+    assert samples.take(load(MASKS["runtime"])).told(64, 96) == ("window = max(k_len // 8, 1) = 12",)
+    assert samples.take(load(MASKS["causal"])).told(64, 96) == ()
+    assert samples.take(load(MASKS["heads"])).told(64, 64) == ("head 0 and batch entry 0",)
+    notes = samples.take(load(MASKS["random"])).told(64, 64)
+    assert notes == ("valid: random bits, 50 of 100 true", "back = k_len // 4 = 16", "head 0")
+
+
+def test_documents_follow_each_other(load: Load) -> None:
+    visible = by_hand(mask(load('mask: [expr: "qs == ks"]\n' + DOCUMENTS.partition("\n")[2]), 40, 100))
+    starts = [0, 20, 40, 60, 80, 100]
+    for row in range(40):
+        first, end = next((a, b) for a, b in itertools.pairwise(starts) if a <= row + 60 < b)
+        assert visible[row].tolist() == [first <= k < end for k in range(100)]
+
+
+def test_a_tree_of_guesses_grows_from_the_keys_before_it(load: Load) -> None:
+    visible = by_hand(mask(load(MASKS["tree"]), 20, 50))
+    assert visible[:, :30].all()
+    for i in range(20):
+        way = {i}
+        while min(way) > 0:
+            way.add(max(0, min(way) - 3))
+        assert set(np.flatnonzero(visible[i, 30:]).tolist()) == way | {0}
+    # what a token sees its own descendants see, too
+    seen = [set(np.flatnonzero(row).tolist()) for row in visible]
+    assert all(seen[j] <= seen[i] for i in range(20) for j in range(20) if 30 + j in seen[i])
+
+
+def test_blocks_are_of_one_kind_throughout(load: Load) -> None:
+    visible = by_hand(mask(load("mask: [block_sparse: {block: 12}]\n"), 60, 40))
+    assert {state for row in states(visible, 12, 12) for state in row} == {FULL, EMPTY}
+
+
+def test_random_bits_look_random_and_stay_the_same(load: Load) -> None:
+    loaded = load(
+        'mask: [expr: "a[q] or not c[k]"]\ninputs: {a: {axes: [token], dtype: bool}, c: {axes: [token], dtype: bool}}\n'
+    )
+    first, again = (mask(loaded, 2000, 2000).visible(np.arange(2000)[:, None], np.arange(2000)) for _ in range(2))
+    assert (first == again).all()
+    assert abs(first.mean() - 0.75) < 0.03
+    changed = mask(loaded, 2000, 2000, **{"#seed": 1}).visible(np.arange(2000)[:, None], np.arange(2000))
+    assert (changed != first).mean() > 0.2
+    assert mask(loaded, 50, 50, **{"#share": 100}).visible(0, np.arange(50)).all()
+    a = first.all(1)
+    # bits do not repeat themselves
+    for period in range(1, 64):
+        assert (a[period:] != a[:-period]).mean() > 0.3
+
+
+@pytest.mark.parametrize("variant", sorted(resources.variants()))
+def test_every_variant_can_be_drawn(variant: str) -> None:
+    path = resources.variants()[variant]
+    drawn = explain.draw(spec.load(path, terms=resources.terms_for(path)), 300, 500)
+    assert drawn.tiling.count(UNKNOWN) == 0
+    assert drawn.text().isascii()
+
+
+# -- the terminal ------------------------------------------------------------------------------------------------
+
+
+class Terminal(io.StringIO):
+    """Standard output as a terminal would be."""
+
+    def __init__(self, encoding: str) -> None:
+        super().__init__()
+        self._encoding = encoding
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self._encoding
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    def terminal(encoding: str = "utf-8", **variables: str) -> None:
+        for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in ({"TERM": "xterm-256color", "COLORTERM": "truecolor", "COLUMNS": "100"} | variables).items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(sys, "stdout", Terminal(encoding))
+
+    return terminal
+
+
+def rows(drawn: str, count: int) -> list[str]:
+    return [line.removeprefix("  ") for line in drawn.splitlines()[-count:]]
+
+
+def test_a_file_gets_plain_characters(load: Load) -> None:
+    drawn = explain.draw(load(MASKS["causal"]), 32, 32).text()
+    assert rows(drawn, 32) == ["#" * (i + 1) + "." * (31 - i) for i in range(32)]
+    assert "tiles of 2 x 2: 120 full, 16 mixed, 120 empty" in drawn
+    assert "visit 136 of 256 tiles: 46.9 % of the work saved" in drawn
+
+
+def test_a_terminal_gets_half_blocks_in_colour(load: Load, terminal: Callable[..., None]) -> None:
+    terminal()
+    drawn = explain.draw(load(MASKS["causal"]), 32, 32).text()
+    lines = rows(drawn, 16)
+    assert all(re.sub(r"\x1b\[[0-9;]*m", "", line) == "▀" * 32 for line in lines)
+
+    def code(colour: str, kind: int) -> str:
+        return f"{kind};2;" + ";".join(str(int(colour[i : i + 2], 16)) for i in (1, 3, 5))
+
+    # the top half of the last line is row 30, whose tile of rows 30 and 31 is full but for the last
+    assert code(picture.BLUE, 38) in lines[-1]
+    assert code(picture.ORANGE, 38) in lines[-1]
+    assert code(picture.ORANGE, 48) in lines[-1]
+    assert code(picture.BLUE, 38) not in lines[0]
+    assert "46.9 % of the work saved" in drawn
+
+
+def test_a_terminal_without_colours_or_blocks(load: Load, terminal: Callable[..., None]) -> None:
+    causal = load(MASKS["causal"])
+    terminal(NO_COLOR="1")
+    assert rows(explain.draw(causal, 16, 16).text(), 16)[3] == "█" * 4 + "·" * 12
+    terminal(encoding="ascii")
+    assert rows(explain.draw(causal, 16, 16).text(), 16)[3] == "#" * 4 + "." * 12
+    terminal(COLUMNS="40")
+    assert max(len(re.sub(r"\x1b\[[0-9;]*m", "", row)) for row in rows(explain.draw(causal, 64, 64).text(), 8)) <= 40
+
+
+# -- pictures ----------------------------------------------------------------------------------------------------
+
+
+def colour(hex_: str) -> Any:
+    return np.array([int(hex_[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+
+
+def test_pixels_show_elements_in_the_colours_of_their_tiles(load: Load) -> None:
+    pytest.importorskip("matplotlib")
+    found = mask(load(DOCUMENTS), 64, 64)
+    tiling = found.tiles((4, 4))
+    shown = picture.pixels(found, tiling)
+    assert shown.shape == (64, 64, 3)
+    visible = by_hand(found)
+    for q in range(64):
+        for k in range(64):
+            state, visit = tiling.states[q // 4, k // 4], tiling.visits[q // 4, k // 4]
+            mixed = picture.ORANGE if visible[q, k] else picture.PALE
+            plain = picture.BLUE if state == FULL else picture.GREY if visit == SKIPPED else picture.ROSE
+            assert np.allclose(shown[q, k], colour(mixed if state == MIXED else plain), atol=1e-5), (q, k)
+
+
+def test_pixels_of_many_elements_average_them(load: Load) -> None:
+    pytest.importorskip("matplotlib")
+    found = mask(load(MASKS["strided"]), 16384, 16384)
+    shown = picture.pixels(found, found.tiles((128, 128)))
+    assert shown.shape == (1024, 1024, 3)
+    # a quarter of the pairs is visible, everywhere: no stripes that are not there
+    wanted = colour(picture.PALE) + (colour(picture.ORANGE) - colour(picture.PALE)) / 4
+    assert np.allclose(shown.mean((0, 1)), wanted, atol=0.02)
+    assert shown[::16].mean((1, 2)).std() < 0.03
+
+
+@pytest.mark.parametrize(("q_len", "k_len"), [(64, 64), (16384, 16384), (128, 64), (1, 4096), (5000, 100)])
+def test_pictures_are_images_of_one_size_with_all_their_parts(
+    load: Load, tmp_path: Path, q_len: int, k_len: int
+) -> None:
+    pytest.importorskip("matplotlib")
+    from matplotlib.image import imread
+
+    path = tmp_path / "mask.png"
+    description = "$x$ ^ & a description of " + "many " * 40 + "words."
+    drawn = explain.draw(load(DOCUMENTS, description=f'"{description[:300]}"'), q_len, k_len)
+    drawn.png(path)
+    image = imread(path)[..., :3]
+    assert image.shape[:2] == (1110, 1440)
+    legend = image[:, 1040:]
+    for wanted in (picture.BLUE, picture.ORANGE, picture.GREY):
+        assert np.isclose(legend, colour(wanted), atol=0.01).all(-1).sum() > 500
+    area = image[140:985, 120:1000]
+    share = {
+        name: np.isclose(area, colour(c), atol=0.02).all(-1).mean()
+        for name, c in vars(picture).items()
+        if name in ("BLUE", "GREY", "ROSE")
+    }
+    if q_len == k_len:
+        assert share["GREY"] > 0.2
+        assert 0.02 < share["BLUE"] < 0.2
+        assert share["ROSE"] > 0.2
+    # nothing is written over the edge
+    for edge in (image[:8], image[-8:], image[:, :8], image[:, -20:]):
+        assert (edge == 1).all()
+
+
+# -- mathematics -------------------------------------------------------------------------------------------------
+
+
+def markup(load: Load, expression: str, inputs: str = "") -> str:
+    loaded = load(f'score: [expr: "{expression}"]\n{inputs}')
+    return Page(loaded, 64, 64, 8).formulas[0].markup.partition("<mo>=</mo>")[2].removesuffix("</mrow>")
+
+
+@pytest.mark.parametrize(
+    ("expression", "part"),
+    [
+        ("score / 3", "<mfrac><mrow><mi>score</mi></mrow><mrow><mn>3</mn></mrow></mfrac>"),
+        ("score + k % 7", '<mi>k</mi><mtext>\u00a0mod\u00a0</mtext><mn>7</mn>'),
+        ("score ** 2", "<msup><mrow><mi>score</mi></mrow><mrow><mn>2</mn></mrow></msup>"),
+        ("sqrt(score)", "<msqrt><mi>score</mi></msqrt>"),
+        ("exp(score)", "<msup><mi>e</mi><mrow><mi>score</mi></mrow></msup>"),
+        ("log(score)", "<mi>ln</mi>"),
+        ("min(score, k, 3)", "<mi>score</mi><mo>,</mo><mi>k</mi><mo>,</mo><mn>3</mn>"),
+        ("score - (k - q)", "<mi>score</mi><mo>−</mo><mrow><mo stretchy=\"false\">(</mo>"),
+        ("score + q_len", "<msub><mi>T</mi><mi>q</mi></msub>"),
+        ("score if k <= q else 0", "<mtd><mrow><mtext>\u00a0if\u00a0</mtext><mrow><mi>k</mi><mo>≤</mo>"),
+        ("score * 0.0001", "<msup><mn>10</mn><mrow><mo>−</mo><mn>"),
+    ],
+)  # fmt: skip
+def test_expressions_are_set_as_mathematics(load: Load, expression: str, part: str) -> None:
+    if "0.0001" in expression:
+        expression = "score * 0.00001"
+    found = markup(load, expression)
+    assert part in found
+    ElementTree.fromstring(f"<math>{found}</math>")
+
+
+def test_brackets_stand_where_they_must(load: Load) -> None:
+    def words(expression: str) -> str:
+        return "".join(ElementTree.fromstring(f"<math>{markup(load, expression)}</math>").itertext())
+
+    assert words("(score + 1) * 2") == "(score+1)·2"
+    assert words("score + k * 2") == "score+k·2"
+    assert words("score - (1 - k)") == "score−(1−k)"
+    assert words("-(score + 1)") == "−(score+1)"
+    assert words("(score / 2) ** 3") == "(score2)3"
+    assert words("abs(score // 2)") == "|⌊score2⌋|"
+    assert words("score if not (k < q and q < 5) else -score").startswith(
+        "{score\u00a0if\u00a0¬(k<q\u00a0and\u00a0q<5)−score"
+    )
+
+
+def test_inputs_carry_the_places_they_are_read_at(load: Load) -> None:
+    inputs = "inputs: {x: {axes: [batch, token, head]}, y: {axes: [head, key]}}\n"
+    found = markup(load, "score + x[q] * y", inputs)
+    assert "<msub><mi>x</mi><mrow><mi>b</mi><mo>,</mo><mi>q</mi><mo>,</mo><mi>h</mi></mrow></msub>" in found
+    assert "<msub><mi>y</mi><mrow><mi>h</mi><mo>,</mo><mi>k</mi></mrow></msub>" in found
+
+
+@pytest.mark.parametrize("variant", sorted(resources.variants()))
+def test_the_mathematics_of_every_variant_is_well_formed(variant: str) -> None:
+    path = resources.variants()[variant]
+    page = Page(spec.load(path, terms=resources.terms_for(path)), 64, 64, 8)
+    for equation in (*page.formulas, *page.derivatives):
+        ElementTree.fromstring(f"<math>{equation.markup}</math>")
+
+
+def test_long_indices_get_a_name_and_literals_are_worked_out(load: Load) -> None:
+    page = Page(load("score: [relative_bias: {buckets: 32}]\n"), 64, 64, 8)
+
+    def words(markup: str) -> str:
+        return "".join(ElementTree.fromstring(f"<math>{markup}</math>").itertext())
+
+    formula, index = (words(equation.markup) for equation in page.formulas)
+    assert formula == "score′=score+rel_biash,i"
+    assert index.startswith("i={16\u00a0if\u00a0k>q0\u00a0otherwise") or index.startswith("i=({16\u00a0if\u00a0k>q0")
+    assert [words(e.markup) for e in page.derivatives] == ["∂score′∂score=1", "∂score′∂rel_biash,i=1"]
+
+
+def test_names_are_escaped() -> None:
+    node = Node("option", (), "a<b&c", "int")
+    assert mathml.mathml(node, lambda n: "") == "<mi>a&lt;b&amp;c</mi>"
+
+
+# -- lines of terms ----------------------------------------------------------------------------------------------
+
+TERMS = """mask:
+  - causal
+  - sliding_window: {size: 32}
+  - expr: "ks > 2"
+score:
+  - expr: "score * temp"
+  - softcap: {cap: 50.0}
+  - alibi
+inputs:
+  ks: {axes: [batch, key], dtype: int}
+  temp: {axes: [head], grad: true}
+"""
+
+
+def test_lines_are_traced_to_their_terms(load: Load) -> None:
+    loaded = load(TERMS)
+    text = render.render(loaded)["kernels.py"]
+    rows = text.splitlines()
+    found = trace.lines(loaded, text)
+    assert len(found) == len(rows)
+    labels = ["causal", "sliding_window", "ks > 2", "score * temp", "softcap", "alibi"]
+    mine: dict[str, set[str]] = {name: set() for name in labels}
+    for row, owners in zip(rows, found, strict=True):
+        for owner in owners:
+            mine[labels[owner]].add(row.strip())
+        # a line that names its term at its end stems from that term and no other
+        named = [name for name in labels if row.endswith(f"  # {name}") or row.strip() == f"# {name}"]
+        if named:
+            assert [labels[owner] for owner in owners] == named, row
+    assert "tl.minimum(q_last + 1, k_len)," in mine["causal"]
+    assert "tl.maximum(q_first - 31, 0)," in mine["sliding_window"]
+    assert not any("tl.maximum(q_first - 31" in row for row in mine["causal"])
+    assert any(row.startswith("ks_k = load_vector(") for row in mine["ks > 2"])
+    assert any(row.startswith("temp = tl.load(") for row in mine["score * temp"])
+    assert any(row.startswith("temp_sum += ") for row in mine["score * temp"])
+    assert any(row.startswith("slopes_sum += ") for row in mine["alibi"])
+    slopes = [row for row in mine["softcap"] if row.startswith("ds = ds * slope")]
+    assert len(slopes) == 1
+    assert not any(row.startswith("ds = ds * slope1") for row in mine["score * temp"] | mine["alibi"])
+    for name in labels:
+        assert not any(row.startswith(("def ", "return", "m_new", "acc")) for row in mine[name])
+
+
+LOOKED_UP = """mask: [segments, tree, block_sparse: {block: 16}]
+score:
+  - relative_bias
+  - bias
+  - expr: "score + t[min(k // 4, 7)] * score"
+inputs: {t: {axes: [8], grad: true}}
+"""
+
+
+@pytest.mark.parametrize("variant", [*sorted(resources.variants()), "looked up"])
+def test_every_term_has_lines_in_every_kernel_that_attends(load: Load, variant: str) -> None:
+    if variant == "looked up":
+        loaded = load(LOOKED_UP)
+    else:
+        path = resources.variants()[variant]
+        loaded = spec.load(path, terms=resources.terms_for(path))
+    text = render.render(loaded)["kernels.py"]
+    found = trace.lines(loaded, text)
+    starts = [i for i, row in enumerate(text.splitlines()) if row.startswith("def ")] + [len(found)]
+    functions = {text.splitlines()[a].split("(")[0][4:]: range(a, b) for a, b in itertools.pairwise(starts)}
+    for term in range(len(loaded.masks) + len(loaded.scores)):
+        for name in ("attend", "learn_from_queries", "learn_from_keys"):
+            assert any(term in found[line] for line in functions[name]), (term, name)

@@ -1,0 +1,174 @@
+"""Random specs: kernels against the generated reference, and that against Python's own arithmetic.
+
+ATTNFORGE_RANDOM=N sets how many; ATTNFORGE_RANDOM_PACKAGES=FOLDER takes packages that `random_specs.py` has rendered.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from random_inputs import Declared, Draw
+from random_specs import RandomSpec, generate, suite, write
+from random_values import FUNCTIONS, named
+
+GPU = torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1"
+READY = os.environ.get("ATTNFORGE_RANDOM_PACKAGES")
+COUNT = int(os.environ.get("ATTNFORGE_RANDOM", "12"))
+FOUND = sorted(int(path.stem.removeprefix("random_")) for path in Path(READY).glob("*.yaml")) if READY else range(COUNT)
+if not GPU:
+    os.environ["TRITON_INTERPRET"] = "1"  # before a package imports triton
+
+
+def cases(given: RandomSpec, module: ModuleType) -> list[Any]:
+    """One case of many tiles and one of few rows, around the size of tiles, out of what the package can do."""
+    draw = Draw(f"cases of {given.name}")
+    lens: list[tuple[tuple[int, ...], tuple[int, ...]]]
+    over = any(q > k for case in module.CASES for q, k in zip(case.q_lens, case.k_lens, strict=True))
+    if module.PACKED:
+        lens = [((0, 33, 0, 1, 17, 0),) * 2, ((5, 0, 33, 8), (40, 7, 33, 70)), ((32, 0, 64, 31),) * 2]
+        lens += [((40, 7, 33), (5, 0, 33))] if over else []
+        few = [((2, 1) * 8, (2, 1) * 8), ((1,) * 16, (8, 9, 0 if over else 3, 33, 1, 2, 5, 7) * 2), ((0, 0), (0, 40))]
+    else:
+        lens = [((33,) * 2,) * 2, ((40,) * 2, (70,) * 2), ((64,),) * 2, ((31,), (97,))]
+        lens += [((70,), (20,)), ((66,), (65,))] if over else []
+        few = [((9,) * 4, (10,) * 4)]
+        # gradients of one or two numbers, each a sum over the batch, err by chance and tell nothing of each other
+        if not any(x.grad and x.rows and "batch" not in x.axes for x in given.inputs):
+            few += [((1,) * 16, (8,) * 16), ((2,) * 12, (2,) * 12)]
+    grouped = module.SMALL.Hq != module.SMALL.Hkv
+    heads = [(4, 2), (2, 2), (3, 1)] if grouped else [(3, 3), (2, 2), (2, 2)]
+    sizes, dtypes = [(16, 16), (24, 40), (40, 24)], [torch.float32]
+    if GPU:
+        lens += [((300, 129, 0, 511), (300, 200, 40, 513))] if module.PACKED else [((513,) * 2, (700,) * 2)]
+        sizes, dtypes = [*sizes, (64, 64), (128, 128)], [*dtypes, torch.bfloat16, torch.float16]
+    return [
+        module.Case(*draw.pick(pairs), *draw.pick(heads[least:]), *draw.pick(sizes), dtype)
+        for least, pairs in enumerate((lens, few))
+        for dtype in dtypes
+    ]
+
+
+@pytest.mark.parametrize("seed", FOUND)
+def test_kernels_follow_the_reference(seed: int, tmp_path: Path) -> None:
+    given = generate(seed)
+    folder = Path(READY) if READY else tmp_path
+    text = (folder / f"random_{seed}.yaml").read_text() if READY else given.yaml
+    assert text == given.yaml, "the packages are of another version: render them again"
+    if not READY:
+        write(given, folder)
+    module = suite(folder, given.name)
+    for case in cases(given, module):
+        try:
+            module.check(case)
+        except Exception as error:
+            pytest.fail(f"seed {seed}, case {case}: {type(error).__name__}: {error}\n{given.yaml}")
+    if not GPU:
+        check_reference(given, module)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A query and a key of a sequence, and where the sequence begins in packed tensors."""
+
+    b: int
+    h: int
+    kv_h: int
+    q: int
+    k: int
+    q_len: int
+    k_len: int
+    q_offset: int
+    k_offset: int
+
+    @property
+    def row(self) -> int:
+        """The query's place in its sequence."""
+        return self.q - (self.k_len - self.q_len)
+
+    def product(self, q: torch.Tensor, k: torch.Tensor, packed: bool) -> float:
+        """The product of query and key."""
+        if packed:
+            return float(q[self.q_offset + self.row, self.h] @ k[self.k_offset + self.k, self.kv_h])
+        return float(q[self.b, self.row, self.h] @ k[self.b, self.k, self.kv_h])
+
+    def read(self, given: Declared, x: torch.Tensor, packed: bool, index: tuple[int, ...]) -> float:
+        """An input's number here, at an index that is written by hand."""
+        here = {"batch": self.b, "head": self.h, "kv_head": self.kv_h, "query": self.row, "key": self.k}
+        begin = {"query": self.q_offset, "key": self.k_offset, "token": self.k_offset}
+        found: list[slice] = []
+        written = list(index)
+        for axis, kind in zip(given.axes, given.kinds, strict=True):
+            if kind == "batch" and packed and given.rows:
+                continue
+            place = here.get(kind, 0)
+            if axis in given.written:
+                place = written.pop(0) - (self.k_len - self.q_len if kind == "query" else 0)
+                ends = {"query": self.q_len, "key": self.k_len, "token": self.k_len}
+                place = min(max(place, 0), ends.get(kind, int(axis) if axis.isdigit() else 0) - 1)
+            elif " " in axis:
+                place //= int(axis.split()[-1])
+            first = begin.get(kind, 0)
+            found.append(slice(first if given.scan and kind == "token" else first + place, first + place + 1))
+        return float(x[tuple(found)].sum())
+
+    def names(self, inputs: dict[str, Any], declared: Iterable[Declared], packed: bool) -> dict[str, Any]:
+        """What expressions may name, in Python's terms."""
+        env = FUNCTIONS | {key: getattr(self, key) for key in ("b", "h", "kv_h", "q", "k", "q_len", "k_len")}
+        env |= {name: x for name, x in inputs.items() if not isinstance(x, torch.Tensor)}
+        tensors = [given for given in declared if isinstance(inputs.get(given.name), torch.Tensor)]
+        return env | {x.name: named(x, functools.partial(self.read, x, inputs[x.name], packed)) for x in tensors}
+
+
+def places(case: Any, packed: bool) -> Iterator[list[Place]]:
+    """The places of each row of a call, one list for each sequence, head and query."""
+    for b, (q_len, k_len) in enumerate(zip(case.q_lens, case.k_lens, strict=True)):
+        starts = (sum(case.q_lens[:b]), sum(case.k_lens[:b])) if packed else (0, 0)
+        for h, row in itertools.product(range(case.Hq), range(q_len)):
+            kv_h, q = h // (case.Hq // case.Hkv), row + k_len - q_len
+            yield [Place(b, h, kv_h, q, k, q_len, k_len, *starts) for k in range(k_len)]
+
+
+def check_reference(given: RandomSpec, module: ModuleType) -> None:
+    """Holds the reference's LSE against the terms as Python itself computes them, place by place."""
+    lens, packed = ((0, 3, 1), (2, 5, 4)) if module.PACKED else ((3, 3), (5, 5)), module.PACKED
+    heads = (4, 2) if module.SMALL.Hq != module.SMALL.Hkv else (2, 2)
+    case = module.Case(*lens, *heads, 16, 16, torch.float32)
+    inputs = module.widened(module.make_inputs(case))
+    if "cos" in inputs:
+        inputs["q"] *= 0  # rotations are not what is looked at here
+    _, lse = module.reference(**inputs, return_lse=True)
+    masks, scores = ([compile(text, given.name, "eval") for text in texts] for texts in (given.masks, given.scores))
+    for row in places(case, packed):
+        found = [float(inputs["sinks"][row[0].h])] if given.sink else []
+        for at in row:
+            env = at.names(inputs, given.inputs, packed)
+            if all(eval(mask, env) for mask in masks):
+                score = at.product(inputs["q"], inputs["k"], packed) / 4
+                for code in scores:
+                    score = eval(code, env | {"score": score})
+                found.append(score)
+        at = row[0]
+        got = float(lse[at.h, at.q_offset + at.row] if packed else lse[at.b, at.h, at.row])
+        top = max(found, default=0.0)
+        expected = top + math.log(sum(math.exp(score - top) for score in found)) if found else -math.inf
+        assert got == pytest.approx(expected, rel=1e-9, abs=1e-9), f"row {at}\n{given.yaml}"
+
+
+@pytest.mark.skipif(READY is not None, reason="needs to render")
+@pytest.mark.parametrize("path", sorted((Path(__file__).parent / "found_specs").glob("*.yaml")), ids=lambda p: p.stem)
+def test_specs_that_failed_once(path: Path, tmp_path: Path) -> None:
+    given = RandomSpec(path.stem, path.read_text())
+    write(given, tmp_path)
+    module = suite(tmp_path, given.name)
+    for case in (module.SMALL, *cases(given, module)):
+        module.check(case)

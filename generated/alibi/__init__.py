@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9525da6834a8fab1
-#   text hash     f5608df09697af03
+#   content hash  8e742247d132b00f
+#   text hash     269aff766369566a
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9525da6834a8fab1
-#   text hash     5aa7c33741ac3656
+#   content hash  8e742247d132b00f
+#   text hash     fb492f67168e01bf
 #   render with   attnforge render specs/alibi.yaml
 """The kernels: Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9525da6834a8fab1
-#   text hash     3888c5a9c72a2c20
+#   content hash  8e742247d132b00f
+#   text hash     b23413451fce0e58
 #   render with   attnforge render specs/alibi.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9525da6834a8fab1
-#   text hash     3f2885cb46e4f11e
+#   content hash  8e742247d132b00f
+#   text hash     266ace321a8bbed4
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  47d9dd12654b1e65
-#   text hash     5ab8f3122fb3b717
+#   content hash  1f19f37604474f73
+#   text hash     1a3dc7763aa7666c
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

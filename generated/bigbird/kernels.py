@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  47d9dd12654b1e65
-#   text hash     1e8dd1481ca919a3
+#   content hash  1f19f37604474f73
+#   text hash     ef36e694c415cea5
 #   render with   attnforge render specs/bigbird.yaml
 """The kernels: A window of three blocks, two global blocks, and random blocks that a mask gives.
 
@@ -109,6 +109,124 @@ def store_rows(ptr, stride, x, first, count, WIDTH: tl.constexpr):
 
 
 @triton.jit
+def key_states(
+    tile,
+    q_first,
+    q_last,
+    q_len,
+    k_len,
+    block_mask_base,
+    block_mask_stride_query,
+    block_mask_stride_key,
+    BLOCK_N: tl.constexpr,
+):
+    """Which of some tiles of keys show anything to a tile of queries, and which show all."""
+    k_first = tile * BLOCK_N
+    k_last = tl.minimum(k_first + BLOCK_N, k_len) - 1
+    block_mask_qk_least, block_mask_qk_most = block_extremes(
+        block_mask_base,
+        q_first - (k_len - q_len),
+        q_last - (k_len - q_len),
+        64,
+        block_mask_stride_query,
+        k_first,
+        k_last,
+        64,
+        block_mask_stride_key,
+        BLOCK_N,
+    )
+    some = k_first <= k_last
+    every = k_first + BLOCK_N <= k_len
+    part0 = floor_div(q_first, 64) - floor_div(k_last, 64)
+    part1 = floor_div(q_last, 64) - floor_div(k_first, 64)
+    some &= (
+        (tl.maximum(tl.maximum(part0, -part1), 0) <= 1) | (q_first < 128) | (k_first < 128) | (block_mask_qk_most != 0)
+    )
+    every &= (tl.maximum(-part0, part1) <= 1) | (q_last < 128) | (k_last < 128) | (block_mask_qk_least != 0)
+    return some, some & every
+
+
+@triton.jit
+def query_states(
+    tile,
+    k_first,
+    k_last,
+    q_len,
+    k_len,
+    block_mask_base,
+    block_mask_stride_query,
+    block_mask_stride_key,
+    BLOCK_M: tl.constexpr,
+):
+    """Which of some tiles of queries show anything to a tile of keys, and which show all."""
+    q_first = tile * BLOCK_M + (k_len - q_len)
+    q_last = tl.minimum(q_first + BLOCK_M, k_len) - 1
+    block_mask_qk_least, block_mask_qk_most = block_extremes(
+        block_mask_base,
+        k_first,
+        k_last,
+        64,
+        block_mask_stride_key,
+        q_first - (k_len - q_len),
+        q_last - (k_len - q_len),
+        64,
+        block_mask_stride_query,
+        BLOCK_M,
+    )
+    some = q_first <= q_last
+    every = q_first + BLOCK_M <= k_len
+    part0 = floor_div(q_first, 64) - floor_div(k_last, 64)
+    part1 = floor_div(q_last, 64) - floor_div(k_first, 64)
+    some &= (
+        (tl.maximum(tl.maximum(part0, -part1), 0) <= 1) | (q_first < 128) | (k_first < 128) | (block_mask_qk_most != 0)
+    )
+    every &= (tl.maximum(-part0, part1) <= 1) | (q_last < 128) | (k_last < 128) | (block_mask_qk_least != 0)
+    return some, some & every
+
+
+@triton.jit
+def block_extremes(
+    base, first, last, PER: tl.constexpr, stride, other_first, other_last, OTHER_PER: tl.constexpr, other_stride,
+    BLOCK: tl.constexpr
+):  # fmt: skip
+    """The least and the greatest entry of the blocks that a tile of one side and some tiles of the other side meet in."""
+    there = other_first <= other_last
+    least, most = tl.where(there, 2**31 - 1, 0), tl.where(there, -(2**31), 0)
+    for i in tl.range(first // PER, last // PER + 1):
+        for j in tl.static_range(1 if OTHER_PER % BLOCK == 0 else (BLOCK - 1) // OTHER_PER + 2):
+            place = tl.minimum(other_first // OTHER_PER + j, other_last // OTHER_PER)
+            entry = tl.load(
+                base + tl.cast(i, tl.int64) * stride + place.to(tl.int64) * other_stride, mask=there, other=0
+            )
+            least, most = tl.minimum(least, entry.to(tl.int32)), tl.maximum(most, entry.to(tl.int32))
+    return least, most
+
+
+@triton.jit
+def bits(flags):
+    """Rows of 32 truth values as the bits of a number each."""
+    return tl.sum(flags.to(tl.int64) << tl.arange(0, 32).to(tl.int64)[None, :], 1)
+
+
+@triton.jit
+def pick(numbers, i):
+    """One of some numbers."""
+    return tl.sum(tl.where(tl.arange(0, 32) == i, numbers, 0))
+
+
+@triton.jit
+def count(word):
+    """How many bits of a number are set."""
+    return tl.sum((word >> tl.arange(0, 32).to(tl.int64)) & 1).to(tl.int32)
+
+
+@triton.jit
+def lowest(word):
+    """The place of the lowest bit that is set: the exponent of that bit as a float."""
+    return ((word & -word).to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 127
+
+
+@triton.jit
 def attend(
     acc, m, l, q_tile, k_desc, v_desc, b, h, k_start, k_len, units, row, q_pos, q_len, block_mask_base,
     block_mask_stride_query, block_mask_stride_key, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
@@ -171,21 +289,39 @@ def forward(
     acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     l = tl.zeros([BLOCK_M], tl.float32)
-    first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
-    # the mixed tiles of both ends share one loop: fewer copies of the tile's code are in flight
-    left = full_first - first
-    for i in tl.range(0, left + last - full_last):
-        k_start = tl.where(i < left, first + i, full_last + i - left) * BLOCK_N
-        acc, m, l = attend(
-            acc, m, l, q_tile, k_desc, v_desc, b, h, k_start, k_len, units, row, q_pos, q_len, block_mask_base,
-            block_mask_stride_query, block_mask_stride_key, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, MASKED=True
-        )  # fmt: skip
-    for i in tl.range(full_first, full_last):
-        k_start = i * BLOCK_N
-        acc, m, l = attend(
-            acc, m, l, q_tile, k_desc, v_desc, b, h, k_start, k_len, units, row, q_pos, q_len, block_mask_base,
-            block_mask_stride_query, block_mask_stride_key, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, MASKED=False
-        )  # fmt: skip
+    first, _, _, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
+    for page in tl.range(first // 1024, tl.cdiv(last, 1024)):
+        others = page * 1024 + tl.arange(0, 32)[:, None] * 32 + tl.arange(0, 32)[None, :]
+        some, every = key_states(
+            others,
+            q_first,
+            q_last,
+            q_len,
+            k_len,
+            block_mask_base,
+            block_mask_stride_query,
+            block_mask_stride_key,
+            BLOCK_N,
+        )
+        some &= (others >= first) & (others < last)
+        mixed, full = bits(some & ~every), bits(some & every)
+        for word in tl.range(tl.maximum(first // 32 - page * 32, 0), tl.minimum(tl.cdiv(last, 32) - page * 32, 32)):
+            left = pick(mixed, word)
+            for _ in tl.range(0, count(left)):
+                k_start = (page * 1024 + word * 32 + lowest(left)) * BLOCK_N
+                left &= left - 1
+                acc, m, l = attend(
+                    acc, m, l, q_tile, k_desc, v_desc, b, h, k_start, k_len, units, row, q_pos, q_len, block_mask_base,
+                    block_mask_stride_query, block_mask_stride_key, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, MASKED=True
+                )  # fmt: skip
+            left = pick(full, word)
+            for _ in tl.range(0, count(left)):
+                k_start = (page * 1024 + word * 32 + lowest(left)) * BLOCK_N
+                left &= left - 1
+                acc, m, l = attend(
+                    acc, m, l, q_tile, k_desc, v_desc, b, h, k_start, k_len, units, row, q_pos, q_len, block_mask_base,
+                    block_mask_stride_query, block_mask_stride_key, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, MASKED=False
+                )  # fmt: skip
 
     # rows without keys: 0, and an LSE of -inf
     out = acc / tl.where(l == 0, 1.0, l)[:, None]
@@ -271,23 +407,41 @@ def backward_dkv(
     block_mask_base = (
         block_mask_ptr + tl.cast(b, tl.int64) * block_mask_stride_batch + tl.cast(h, tl.int64) * block_mask_stride_head
     )
-    first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, k_len, BLOCK_M)
-    # the mixed tiles of both ends share one loop: fewer copies of the tile's code are in flight
-    left = full_first - first
-    for i in tl.range(0, left + last - full_last):
-        q_start = tl.where(i < left, first + i, full_last + i - left) * BLOCK_M
-        dk, dv = learn_from_queries(
-            dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_base, delta_base, b, h, q_start, q_len, k_len, units,
-            k_pos, block_mask_base, block_mask_stride_query, block_mask_stride_key, BLOCK_M, BLOCK_D, BLOCK_DV,
-            PRECISION, MASKED=True
-        )  # fmt: skip
-    for i in tl.range(full_first, full_last):
-        q_start = i * BLOCK_M
-        dk, dv = learn_from_queries(
-            dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_base, delta_base, b, h, q_start, q_len, k_len, units,
-            k_pos, block_mask_base, block_mask_stride_query, block_mask_stride_key, BLOCK_M, BLOCK_D, BLOCK_DV,
-            PRECISION, MASKED=False
-        )  # fmt: skip
+    first, _, _, last = query_tiles(k_first, k_last, q_len, k_len, BLOCK_M)
+    for page in tl.range(first // 1024, tl.cdiv(last, 1024)):
+        others = page * 1024 + tl.arange(0, 32)[:, None] * 32 + tl.arange(0, 32)[None, :]
+        some, every = query_states(
+            others,
+            k_first,
+            k_last,
+            q_len,
+            k_len,
+            block_mask_base,
+            block_mask_stride_query,
+            block_mask_stride_key,
+            BLOCK_M,
+        )
+        some &= (others >= first) & (others < last)
+        mixed, full = bits(some & ~every), bits(some & every)
+        for word in tl.range(tl.maximum(first // 32 - page * 32, 0), tl.minimum(tl.cdiv(last, 32) - page * 32, 32)):
+            left = pick(mixed, word)
+            for _ in tl.range(0, count(left)):
+                q_start = (page * 1024 + word * 32 + lowest(left)) * BLOCK_M
+                left &= left - 1
+                dk, dv = learn_from_queries(
+                    dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_base, delta_base, b, h, q_start, q_len, k_len, units,
+                    k_pos, block_mask_base, block_mask_stride_query, block_mask_stride_key, BLOCK_M, BLOCK_D, BLOCK_DV,
+                    PRECISION, MASKED=True
+                )  # fmt: skip
+            left = pick(full, word)
+            for _ in tl.range(0, count(left)):
+                q_start = (page * 1024 + word * 32 + lowest(left)) * BLOCK_M
+                left &= left - 1
+                dk, dv = learn_from_queries(
+                    dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_base, delta_base, b, h, q_start, q_len, k_len, units,
+                    k_pos, block_mask_base, block_mask_stride_query, block_mask_stride_key, BLOCK_M, BLOCK_D, BLOCK_DV,
+                    PRECISION, MASKED=False
+                )  # fmt: skip
 
     first_row = b.to(tl.int64) * k_len * Hq + h
     store_rows(dk_ptr + first_row * D, Hq * D, dk * scale, k_start, k_len, D)
@@ -356,22 +510,40 @@ def backward_dq(
     lse = log2_lse(load_rows(lse_ptr + (b.to(tl.int64) * Hq + h) * q_len, row, q_len, MASKED=True))
     delta = load_rows(delta_ptr + (b.to(tl.int64) * Hq + h) * q_len, row, q_len, MASKED=True)
     dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-    first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
-    # the mixed tiles of both ends share one loop: fewer copies of the tile's code are in flight
-    left = full_first - first
-    for i in tl.range(0, left + last - full_last):
-        k_start = tl.where(i < left, first + i, full_last + i - left) * BLOCK_N
-        dq = learn_from_keys(
-            dq, q_tile, dout_tile, lse, delta, k_desc, v_desc, b, h, k_start, k_len, units, row, q_pos, q_len,
-            block_mask_base, block_mask_stride_query, block_mask_stride_key, BLOCK_N, BLOCK_D, BLOCK_DV,
-            PRECISION, MASKED=True
-        )  # fmt: skip
-    for i in tl.range(full_first, full_last):
-        k_start = i * BLOCK_N
-        dq = learn_from_keys(
-            dq, q_tile, dout_tile, lse, delta, k_desc, v_desc, b, h, k_start, k_len, units, row, q_pos, q_len,
-            block_mask_base, block_mask_stride_query, block_mask_stride_key, BLOCK_N, BLOCK_D, BLOCK_DV,
-            PRECISION, MASKED=False
-        )  # fmt: skip
+    first, _, _, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
+    for page in tl.range(first // 1024, tl.cdiv(last, 1024)):
+        others = page * 1024 + tl.arange(0, 32)[:, None] * 32 + tl.arange(0, 32)[None, :]
+        some, every = key_states(
+            others,
+            q_first,
+            q_last,
+            q_len,
+            k_len,
+            block_mask_base,
+            block_mask_stride_query,
+            block_mask_stride_key,
+            BLOCK_N,
+        )
+        some &= (others >= first) & (others < last)
+        mixed, full = bits(some & ~every), bits(some & every)
+        for word in tl.range(tl.maximum(first // 32 - page * 32, 0), tl.minimum(tl.cdiv(last, 32) - page * 32, 32)):
+            left = pick(mixed, word)
+            for _ in tl.range(0, count(left)):
+                k_start = (page * 1024 + word * 32 + lowest(left)) * BLOCK_N
+                left &= left - 1
+                dq = learn_from_keys(
+                    dq, q_tile, dout_tile, lse, delta, k_desc, v_desc, b, h, k_start, k_len, units, row, q_pos, q_len,
+                    block_mask_base, block_mask_stride_query, block_mask_stride_key, BLOCK_N, BLOCK_D, BLOCK_DV,
+                    PRECISION, MASKED=True
+                )  # fmt: skip
+            left = pick(full, word)
+            for _ in tl.range(0, count(left)):
+                k_start = (page * 1024 + word * 32 + lowest(left)) * BLOCK_N
+                left &= left - 1
+                dq = learn_from_keys(
+                    dq, q_tile, dout_tile, lse, delta, k_desc, v_desc, b, h, k_start, k_len, units, row, q_pos, q_len,
+                    block_mask_base, block_mask_stride_query, block_mask_stride_key, BLOCK_N, BLOCK_D, BLOCK_DV,
+                    PRECISION, MASKED=False
+                )  # fmt: skip
 
     store_rows(dq_ptr + (b.to(tl.int64) * q_len * Hq + h) * D, Hq * D, dq * scale, q_start, q_len, D)

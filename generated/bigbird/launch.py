@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  47d9dd12654b1e65
-#   text hash     a5769562ca33d4ce
+#   content hash  1f19f37604474f73
+#   text hash     3522af6f02a45d56
 #   render with   attnforge render specs/bigbird.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  47d9dd12654b1e65
-#   text hash     fc13368b5c29534a
+#   content hash  1f19f37604474f73
+#   text hash     ba0ab3f1aa98fdaf
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  47d9dd12654b1e65
-#   text hash     1e42a7d952335093
+#   content hash  1f19f37604474f73
+#   text hash     35ab6cbef714a553
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

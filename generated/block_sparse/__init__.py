@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b284fa8388d3607b
-#   text hash     c5d3729da718c1b2
+#   content hash  10a6bcb8dd67f9b5
+#   text hash     8e198347635a7406
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b284fa8388d3607b
-#   text hash     e956f79f7d4c753a
+#   content hash  10a6bcb8dd67f9b5
+#   text hash     2573b39290bdd6d8
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernels: Attention between the blocks of 64 positions that a mask allows.
 
@@ -101,6 +101,116 @@ def store_rows(ptr, stride, x, first, count, WIDTH: tl.constexpr):
 
 
 @triton.jit
+def key_states(
+    tile,
+    q_first,
+    q_last,
+    q_len,
+    k_len,
+    block_mask_base,
+    block_mask_stride_query,
+    block_mask_stride_key,
+    BLOCK_N: tl.constexpr,
+):
+    """Which of some tiles of keys show anything to a tile of queries, and which show all."""
+    k_first = tile * BLOCK_N
+    k_last = tl.minimum(k_first + BLOCK_N, k_len) - 1
+    block_mask_qk_least, block_mask_qk_most = block_extremes(
+        block_mask_base,
+        q_first - (k_len - q_len),
+        q_last - (k_len - q_len),
+        64,
+        block_mask_stride_query,
+        k_first,
+        k_last,
+        64,
+        block_mask_stride_key,
+        BLOCK_N,
+    )
+    some = k_first <= k_last
+    every = k_first + BLOCK_N <= k_len
+    some &= block_mask_qk_most != 0
+    every &= block_mask_qk_least != 0
+    return some, some & every
+
+
+@triton.jit
+def query_states(
+    tile,
+    k_first,
+    k_last,
+    q_len,
+    k_len,
+    block_mask_base,
+    block_mask_stride_query,
+    block_mask_stride_key,
+    BLOCK_M: tl.constexpr,
+):
+    """Which of some tiles of queries show anything to a tile of keys, and which show all."""
+    q_first = tile * BLOCK_M + (k_len - q_len)
+    q_last = tl.minimum(q_first + BLOCK_M, k_len) - 1
+    block_mask_qk_least, block_mask_qk_most = block_extremes(
+        block_mask_base,
+        k_first,
+        k_last,
+        64,
+        block_mask_stride_key,
+        q_first - (k_len - q_len),
+        q_last - (k_len - q_len),
+        64,
+        block_mask_stride_query,
+        BLOCK_M,
+    )
+    some = q_first <= q_last
+    every = q_first + BLOCK_M <= k_len
+    some &= block_mask_qk_most != 0
+    every &= block_mask_qk_least != 0
+    return some, some & every
+
+
+@triton.jit
+def block_extremes(
+    base, first, last, PER: tl.constexpr, stride, other_first, other_last, OTHER_PER: tl.constexpr, other_stride,
+    BLOCK: tl.constexpr
+):  # fmt: skip
+    """The least and the greatest entry of the blocks that a tile of one side and some tiles of the other side meet in."""
+    there = other_first <= other_last
+    least, most = tl.where(there, 2**31 - 1, 0), tl.where(there, -(2**31), 0)
+    for i in tl.range(first // PER, last // PER + 1):
+        for j in tl.static_range(1 if OTHER_PER % BLOCK == 0 else (BLOCK - 1) // OTHER_PER + 2):
+            place = tl.minimum(other_first // OTHER_PER + j, other_last // OTHER_PER)
+            entry = tl.load(
+                base + tl.cast(i, tl.int64) * stride + place.to(tl.int64) * other_stride, mask=there, other=0
+            )
+            least, most = tl.minimum(least, entry.to(tl.int32)), tl.maximum(most, entry.to(tl.int32))
+    return least, most
+
+
+@triton.jit
+def bits(flags):
+    """Rows of 32 truth values as the bits of a number each."""
+    return tl.sum(flags.to(tl.int64) << tl.arange(0, 32).to(tl.int64)[None, :], 1)
+
+
+@triton.jit
+def pick(numbers, i):
+    """One of some numbers."""
+    return tl.sum(tl.where(tl.arange(0, 32) == i, numbers, 0))
+
+
+@triton.jit
+def count(word):
+    """How many bits of a number are set."""
+    return tl.sum((word >> tl.arange(0, 32).to(tl.int64)) & 1).to(tl.int32)
+
+
+@triton.jit
+def lowest(word):
+    """The place of the lowest bit that is set: the exponent of that bit as a float."""
+    return ((word & -word).to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 127
+
+
+@triton.jit
 def attend(
     acc, m, l, q_tile, k_desc, v_desc, b, kv_h, k_start, k_len, units, row, q_len, block_mask_base,
     block_mask_stride_query, block_mask_stride_key, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
@@ -159,13 +269,39 @@ def forward(
     acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     l = tl.zeros([BLOCK_M], tl.float32)
-    first, full_first, full_last, last = key_tiles(k_len, BLOCK_N)
-    for i in tl.range(first, last):
-        k_start = i * BLOCK_N
-        acc, m, l = attend(
-            acc, m, l, q_tile, k_desc, v_desc, b, kv_h, k_start, k_len, units, row, q_len, block_mask_base,
-            block_mask_stride_query, block_mask_stride_key, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, MASKED=True
-        )  # fmt: skip
+    first, _, _, last = key_tiles(k_len, BLOCK_N)
+    for page in tl.range(first // 1024, tl.cdiv(last, 1024)):
+        others = page * 1024 + tl.arange(0, 32)[:, None] * 32 + tl.arange(0, 32)[None, :]
+        some, every = key_states(
+            others,
+            q_first,
+            q_last,
+            q_len,
+            k_len,
+            block_mask_base,
+            block_mask_stride_query,
+            block_mask_stride_key,
+            BLOCK_N,
+        )
+        some &= (others >= first) & (others < last)
+        mixed, full = bits(some & ~every), bits(some & every)
+        for word in tl.range(tl.maximum(first // 32 - page * 32, 0), tl.minimum(tl.cdiv(last, 32) - page * 32, 32)):
+            left = pick(mixed, word)
+            for _ in tl.range(0, count(left)):
+                k_start = (page * 1024 + word * 32 + lowest(left)) * BLOCK_N
+                left &= left - 1
+                acc, m, l = attend(
+                    acc, m, l, q_tile, k_desc, v_desc, b, kv_h, k_start, k_len, units, row, q_len, block_mask_base,
+                    block_mask_stride_query, block_mask_stride_key, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, MASKED=True
+                )  # fmt: skip
+            left = pick(full, word)
+            for _ in tl.range(0, count(left)):
+                k_start = (page * 1024 + word * 32 + lowest(left)) * BLOCK_N
+                left &= left - 1
+                acc, m, l = attend(
+                    acc, m, l, q_tile, k_desc, v_desc, b, kv_h, k_start, k_len, units, row, q_len, block_mask_base,
+                    block_mask_stride_query, block_mask_stride_key, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, MASKED=False
+                )  # fmt: skip
 
     # rows without keys: 0, and an LSE of -inf
     out = acc / tl.where(l == 0, 1.0, l)[:, None]
@@ -249,14 +385,41 @@ def backward_dkv(
             + tl.cast(b, tl.int64) * block_mask_stride_batch
             + tl.cast(h, tl.int64) * block_mask_stride_head
         )
-        first, full_first, full_last, last = query_tiles(q_len, BLOCK_M)
-        for i in tl.range(first, last):
-            q_start = i * BLOCK_M
-            dk, dv = learn_from_queries(
-                dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_base, delta_base, b, h, q_start, q_len, k_len, units,
-                k_pos, block_mask_base, block_mask_stride_query, block_mask_stride_key, BLOCK_M, BLOCK_D, BLOCK_DV,
-                PRECISION, MASKED=True
-            )  # fmt: skip
+        first, _, _, last = query_tiles(q_len, BLOCK_M)
+        for page in tl.range(first // 1024, tl.cdiv(last, 1024)):
+            others = page * 1024 + tl.arange(0, 32)[:, None] * 32 + tl.arange(0, 32)[None, :]
+            some, every = query_states(
+                others,
+                k_first,
+                k_last,
+                q_len,
+                k_len,
+                block_mask_base,
+                block_mask_stride_query,
+                block_mask_stride_key,
+                BLOCK_M,
+            )
+            some &= (others >= first) & (others < last)
+            mixed, full = bits(some & ~every), bits(some & every)
+            for word in tl.range(tl.maximum(first // 32 - page * 32, 0), tl.minimum(tl.cdiv(last, 32) - page * 32, 32)):
+                left = pick(mixed, word)
+                for _ in tl.range(0, count(left)):
+                    q_start = (page * 1024 + word * 32 + lowest(left)) * BLOCK_M
+                    left &= left - 1
+                    dk, dv = learn_from_queries(
+                        dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_base, delta_base, b, h, q_start, q_len, k_len, units,
+                        k_pos, block_mask_base, block_mask_stride_query, block_mask_stride_key, BLOCK_M, BLOCK_D, BLOCK_DV,
+                        PRECISION, MASKED=True
+                    )  # fmt: skip
+                left = pick(full, word)
+                for _ in tl.range(0, count(left)):
+                    q_start = (page * 1024 + word * 32 + lowest(left)) * BLOCK_M
+                    left &= left - 1
+                    dk, dv = learn_from_queries(
+                        dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_base, delta_base, b, h, q_start, q_len, k_len, units,
+                        k_pos, block_mask_base, block_mask_stride_query, block_mask_stride_key, BLOCK_M, BLOCK_D, BLOCK_DV,
+                        PRECISION, MASKED=False
+                    )  # fmt: skip
 
     first_row = b.to(tl.int64) * k_len * (Hq // GROUP) + kv_h
     store_rows(dk_ptr + first_row * D, (Hq // GROUP) * D, dk * scale, k_start, k_len, D)
@@ -321,13 +484,40 @@ def backward_dq(
     lse = log2_lse(load_rows(lse_ptr + (b.to(tl.int64) * Hq + h) * q_len, row, q_len, MASKED=True))
     delta = load_rows(delta_ptr + (b.to(tl.int64) * Hq + h) * q_len, row, q_len, MASKED=True)
     dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-    first, full_first, full_last, last = key_tiles(k_len, BLOCK_N)
-    for i in tl.range(first, last):
-        k_start = i * BLOCK_N
-        dq = learn_from_keys(
-            dq, q_tile, dout_tile, lse, delta, k_desc, v_desc, b, kv_h, k_start, k_len, units, row, q_len,
-            block_mask_base, block_mask_stride_query, block_mask_stride_key, BLOCK_N, BLOCK_D, BLOCK_DV,
-            PRECISION, MASKED=True
-        )  # fmt: skip
+    first, _, _, last = key_tiles(k_len, BLOCK_N)
+    for page in tl.range(first // 1024, tl.cdiv(last, 1024)):
+        others = page * 1024 + tl.arange(0, 32)[:, None] * 32 + tl.arange(0, 32)[None, :]
+        some, every = key_states(
+            others,
+            q_first,
+            q_last,
+            q_len,
+            k_len,
+            block_mask_base,
+            block_mask_stride_query,
+            block_mask_stride_key,
+            BLOCK_N,
+        )
+        some &= (others >= first) & (others < last)
+        mixed, full = bits(some & ~every), bits(some & every)
+        for word in tl.range(tl.maximum(first // 32 - page * 32, 0), tl.minimum(tl.cdiv(last, 32) - page * 32, 32)):
+            left = pick(mixed, word)
+            for _ in tl.range(0, count(left)):
+                k_start = (page * 1024 + word * 32 + lowest(left)) * BLOCK_N
+                left &= left - 1
+                dq = learn_from_keys(
+                    dq, q_tile, dout_tile, lse, delta, k_desc, v_desc, b, kv_h, k_start, k_len, units, row, q_len,
+                    block_mask_base, block_mask_stride_query, block_mask_stride_key, BLOCK_N, BLOCK_D, BLOCK_DV,
+                    PRECISION, MASKED=True
+                )  # fmt: skip
+            left = pick(full, word)
+            for _ in tl.range(0, count(left)):
+                k_start = (page * 1024 + word * 32 + lowest(left)) * BLOCK_N
+                left &= left - 1
+                dq = learn_from_keys(
+                    dq, q_tile, dout_tile, lse, delta, k_desc, v_desc, b, kv_h, k_start, k_len, units, row, q_len,
+                    block_mask_base, block_mask_stride_query, block_mask_stride_key, BLOCK_N, BLOCK_D, BLOCK_DV,
+                    PRECISION, MASKED=False
+                )  # fmt: skip
 
     store_rows(dq_ptr + (b.to(tl.int64) * q_len * Hq + h) * D, Hq * D, dq * scale, q_start, q_len, D)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b284fa8388d3607b
-#   text hash     bad472f390b3d952
+#   content hash  10a6bcb8dd67f9b5
+#   text hash     e2cbfb3d94c6d578
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

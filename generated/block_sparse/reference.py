@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b284fa8388d3607b
-#   text hash     14b1d71fbbcf2fc1
+#   content hash  10a6bcb8dd67f9b5
+#   text hash     b1e49778b2077caa
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  1967c84b9009fa26
-#   text hash     e6059a9cd2afcd05
+#   content hash  04040d7168518f43
+#   text hash     c8e87b4648ff1050
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  1967c84b9009fa26
-#   text hash     1d79016c0381d4d6
+#   content hash  04040d7168518f43
+#   text hash     d5d692ab179323da
 #   render with   attnforge render specs/bloom.yaml
 """The kernels: Causal attention with linear biases and as many key heads as query heads.
 

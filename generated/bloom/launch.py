@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  1967c84b9009fa26
-#   text hash     e9639556f47452b4
+#   content hash  04040d7168518f43
+#   text hash     8f509a09a734c8da
 #   render with   attnforge render specs/bloom.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  1967c84b9009fa26
-#   text hash     61a5d45e41b42dd0
+#   content hash  04040d7168518f43
+#   text hash     578b8cc6d4bccf97
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  1967c84b9009fa26
-#   text hash     2bb08958e5be31b7
+#   content hash  04040d7168518f43
+#   text hash     817cae73c02aa145
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

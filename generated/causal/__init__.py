@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  106d20ee43b868ba
-#   text hash     8f95a953b0f3ce81
+#   content hash  350776370fa34297
+#   text hash     339837dca6091f67
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  106d20ee43b868ba
-#   text hash     05f4cfcba3d6541d
+#   content hash  350776370fa34297
+#   text hash     9317f8712a9ad322
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  106d20ee43b868ba
-#   text hash     c54552ccf26ee902
+#   content hash  350776370fa34297
+#   text hash     a6449b6db4c94efe
 #   render with   attnforge render specs/causal.yaml
 """The kernels: Causal attention with grouped heads.
 

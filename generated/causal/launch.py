@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  106d20ee43b868ba
-#   text hash     565634ea63152ec6
+#   content hash  350776370fa34297
+#   text hash     2fb4da66646b8429
 #   render with   attnforge render specs/causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  53c88322778e0188
-#   text hash     3111986c23789f7c
+#   content hash  c9ac4140ba083d02
+#   text hash     b44189b76ff907da
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

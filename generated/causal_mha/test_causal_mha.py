@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  53c88322778e0188
-#   text hash     7bf300907b2d8acb
+#   content hash  c9ac4140ba083d02
+#   text hash     7df0b44a6851719d
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f0a4caa80889ae56
-#   text hash     8df710e9162caf6b
+#   content hash  26ef569586388a7d
+#   text hash     97264158077c6e6b
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f0a4caa80889ae56
-#   text hash     05d8dd07fe5fe20b
+#   content hash  26ef569586388a7d
+#   text hash     3634bf84bce5f957
 #   render with   attnforge render specs/cross.yaml
 """The kernels: Attention from a decoder to all of an encoder's outputs.
 

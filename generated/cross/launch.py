@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f0a4caa80889ae56
-#   text hash     72f92a9ef2d268e7
+#   content hash  26ef569586388a7d
+#   text hash     7db2ceb04aee54b9
 #   render with   attnforge render specs/cross.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f0a4caa80889ae56
-#   text hash     98b7eea7624f892e
+#   content hash  26ef569586388a7d
+#   text hash     735d3bbd4c9a1143
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

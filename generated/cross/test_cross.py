@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f0a4caa80889ae56
-#   text hash     195f92e55eba07e5
+#   content hash  26ef569586388a7d
+#   text hash     21b88f21901711c7
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  235bec8eedd82f62
-#   text hash     37267caf6393be0c
+#   content hash  7485fd17cab0df1d
+#   text hash     8dcc73782849380c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  235bec8eedd82f62
-#   text hash     f021dfb8a0b62ba3
+#   content hash  7485fd17cab0df1d
+#   text hash     59d7b881a2bdd39f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

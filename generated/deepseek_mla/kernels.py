@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  235bec8eedd82f62
-#   text hash     c4f08d664fae1433
+#   content hash  7485fd17cab0df1d
+#   text hash     efd3d43a057456a2
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernels: Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

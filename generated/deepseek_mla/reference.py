@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  235bec8eedd82f62
-#   text hash     6933b3bfb03471c7
+#   content hash  7485fd17cab0df1d
+#   text hash     a3be45b119a62911
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

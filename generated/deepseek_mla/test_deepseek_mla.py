@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  235bec8eedd82f62
-#   text hash     fda4e3ab4ae7d920
+#   content hash  7485fd17cab0df1d
+#   text hash     4972ad1803100915
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  dc64cffba4940860
-#   text hash     04e29ae2d0fa8208
+#   content hash  81cfe75db9b25d2e
+#   text hash     f073b75106536620
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

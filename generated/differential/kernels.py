@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  dc64cffba4940860
-#   text hash     5dac0a0834a8984d
+#   content hash  81cfe75db9b25d2e
+#   text hash     7d41bdef93285f38
 #   render with   attnforge render specs/differential.yaml
 """The kernels: One of the two maps of differential attention, called once for each and subtracted.
 

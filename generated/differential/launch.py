@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  dc64cffba4940860
-#   text hash     279f77ac2d3568d1
+#   content hash  81cfe75db9b25d2e
+#   text hash     168ba82382184bd2
 #   render with   attnforge render specs/differential.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

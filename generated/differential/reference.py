@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  dc64cffba4940860
-#   text hash     79de5c5bb88a8d92
+#   content hash  81cfe75db9b25d2e
+#   text hash     a64bcfa759022319
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  dc64cffba4940860
-#   text hash     bd5814e4baa67f44
+#   content hash  81cfe75db9b25d2e
+#   text hash     1ff7b6a477d396ae
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

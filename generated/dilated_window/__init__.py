@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  bae0cf5d9c9add1a
-#   text hash     764a440a2b6b6784
+#   content hash  21ef7cf521dadeaa
+#   text hash     63e634d7aa1285c7
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  bae0cf5d9c9add1a
-#   text hash     674247352eb63f2f
+#   content hash  21ef7cf521dadeaa
+#   text hash     1081321d61ab8e31
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  bae0cf5d9c9add1a
-#   text hash     ae6c342228213214
+#   content hash  21ef7cf521dadeaa
+#   text hash     c382c51f442ff215
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernels: Causal attention to every fourth of the 512 most recent keys.
 

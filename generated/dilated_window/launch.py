@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  bae0cf5d9c9add1a
-#   text hash     d2474e0f53f10103
+#   content hash  21ef7cf521dadeaa
+#   text hash     909ce97120cb7646
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

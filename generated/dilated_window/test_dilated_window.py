@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  bae0cf5d9c9add1a
-#   text hash     ff532129fda9b6d7
+#   content hash  21ef7cf521dadeaa
+#   text hash     f0bf6151c323de27
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

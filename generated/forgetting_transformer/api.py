@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  20cb4a5bfe2e121a
-#   text hash     7512b2fa346801d6
+#   content hash  f24a7ff62830b6be
+#   text hash     466a535a67d08d21
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  20cb4a5bfe2e121a
-#   text hash     2a85674e747df971
+#   content hash  f24a7ff62830b6be
+#   text hash     a97de2c4da0fed10
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The kernels: Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  20cb4a5bfe2e121a
-#   text hash     69c6953f76f363e5
+#   content hash  f24a7ff62830b6be
+#   text hash     e137f673c0782cd9
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

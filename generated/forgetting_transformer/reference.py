@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  20cb4a5bfe2e121a
-#   text hash     58775be1aca71195
+#   content hash  f24a7ff62830b6be
+#   text hash     0466c7d000c07a54
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  20cb4a5bfe2e121a
-#   text hash     33faa0aff7c2de4f
+#   content hash  f24a7ff62830b6be
+#   text hash     3381b340abd96a27
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

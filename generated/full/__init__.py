@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5eb0086129fd17d9
-#   text hash     07f0bc6bb5ac924f
+#   content hash  a5a98d04266874fd
+#   text hash     52a6f1f9cea78ad5
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5eb0086129fd17d9
-#   text hash     5057134440c41e7a
+#   content hash  a5a98d04266874fd
+#   text hash     76321536c67a292d
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5eb0086129fd17d9
-#   text hash     af6aaa1f5c6c478b
+#   content hash  a5a98d04266874fd
+#   text hash     28b698382bead9ed
 #   render with   attnforge render specs/full.yaml
 """The kernels: Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5eb0086129fd17d9
-#   text hash     0c78f71581ce39a6
+#   content hash  a5a98d04266874fd
+#   text hash     f23543e85dc7dd96
 #   render with   attnforge render specs/full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

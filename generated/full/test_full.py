@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5eb0086129fd17d9
-#   text hash     c3e993c69f55336f
+#   content hash  a5a98d04266874fd
+#   text hash     7c15c757ffcdaccb
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

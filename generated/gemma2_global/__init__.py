@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  bd04991aee01f0f2
-#   text hash     9236e9c0b510ea10
+#   content hash  9aec29572fe934f1
+#   text hash     a15e3e673846bd91
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  bd04991aee01f0f2
-#   text hash     65fb22f97ca004f8
+#   content hash  9aec29572fe934f1
+#   text hash     a65851941d4d46fe
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  bd04991aee01f0f2
-#   text hash     dd8d80a30f3f8fd5
+#   content hash  9aec29572fe934f1
+#   text hash     f5f8681cdea62fbd
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernels: The global layers of Gemma 2, with capped scores.
 

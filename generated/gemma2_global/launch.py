@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  bd04991aee01f0f2
-#   text hash     e262afb32bbfb6b2
+#   content hash  9aec29572fe934f1
+#   text hash     8380b3959fa5463e
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

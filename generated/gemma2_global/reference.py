@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  bd04991aee01f0f2
-#   text hash     7f94188eb690a034
+#   content hash  9aec29572fe934f1
+#   text hash     59da0542ff58cd03
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

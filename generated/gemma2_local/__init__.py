@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  70da3697c5ff0476
-#   text hash     783b04486d8f0e84
+#   content hash  fa159ffd12012dd4
+#   text hash     5c008fb6beeadfc0
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  70da3697c5ff0476
-#   text hash     98671eee5890deab
+#   content hash  fa159ffd12012dd4
+#   text hash     751a4054996e1c2d
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

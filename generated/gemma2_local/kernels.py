@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  70da3697c5ff0476
-#   text hash     170f68ca3dc5ea1c
+#   content hash  fa159ffd12012dd4
+#   text hash     c7eeae760cf3aee1
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernels: The local layers of Gemma 2, with a window and capped scores.
 

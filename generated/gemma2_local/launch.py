@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  70da3697c5ff0476
-#   text hash     94aae64ea7c2baa3
+#   content hash  fa159ffd12012dd4
+#   text hash     71ed7d327f0c268c
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  70da3697c5ff0476
-#   text hash     da4f184cd800d504
+#   content hash  fa159ffd12012dd4
+#   text hash     02aa95eb97e512d7
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

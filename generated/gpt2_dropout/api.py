@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f8ad5e619c3df560
-#   text hash     175f96916a0afb88
+#   content hash  aa0cc72fa5e8c20b
+#   text hash     8fa0a20f4b9abda5
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f8ad5e619c3df560
-#   text hash     bb4e9008de2fae8f
+#   content hash  aa0cc72fa5e8c20b
+#   text hash     d796f1862dab151d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernels: Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f8ad5e619c3df560
-#   text hash     4dc0cc423fa959db
+#   content hash  aa0cc72fa5e8c20b
+#   text hash     3368f39edca174cd
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

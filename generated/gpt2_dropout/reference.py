@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f8ad5e619c3df560
-#   text hash     1be1b8a88f623c09
+#   content hash  aa0cc72fa5e8c20b
+#   text hash     04f38875ba1f4c65
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f8ad5e619c3df560
-#   text hash     96b840f6a7959bd8
+#   content hash  aa0cc72fa5e8c20b
+#   text hash     1456292007140444
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c69e616b72e44aeb
-#   text hash     391217969c07bdcc
+#   content hash  8a2d576d5c3d6e27
+#   text hash     bc236c94be3e5f92
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c69e616b72e44aeb
-#   text hash     b5697029c5b72c69
+#   content hash  8a2d576d5c3d6e27
+#   text hash     e27d2d5e1c1c0aa9
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernels: The full layers of gpt-oss, with a learned sink for each head.
 

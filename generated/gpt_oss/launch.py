@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c69e616b72e44aeb
-#   text hash     9bcfe2a02cfbc40a
+#   content hash  8a2d576d5c3d6e27
+#   text hash     2bdce3d9a18065e5
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

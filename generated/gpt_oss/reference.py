@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c69e616b72e44aeb
-#   text hash     429e361320b89f47
+#   content hash  8a2d576d5c3d6e27
+#   text hash     5e3cff854afe4842
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c69e616b72e44aeb
-#   text hash     63a82353af8fb9cd
+#   content hash  8a2d576d5c3d6e27
+#   text hash     2f0585742a9dbe18
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

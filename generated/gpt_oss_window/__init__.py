@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  6137ae03f6de67be
-#   text hash     fadd16d643a33dbc
+#   content hash  59f8b0c3853f3e20
+#   text hash     152898fa655b5869
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  6137ae03f6de67be
-#   text hash     5cbdd21cf866a836
+#   content hash  59f8b0c3853f3e20
+#   text hash     9ec53035232ea02b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

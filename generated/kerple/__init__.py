@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  1ee91017f90499a6
-#   text hash     a23b865a3f6ef58f
+#   content hash  ba235d90f06b2b5e
+#   text hash     313ef961782d5587
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

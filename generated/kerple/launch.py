@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  1ee91017f90499a6
-#   text hash     a7f10eb831836332
+#   content hash  ba235d90f06b2b5e
+#   text hash     670e0f96232b1062
 #   render with   attnforge render specs/kerple.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

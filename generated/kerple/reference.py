@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  1ee91017f90499a6
-#   text hash     1fa63506c4745487
+#   content hash  ba235d90f06b2b5e
+#   text hash     bab925751ab9b48b
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  1ee91017f90499a6
-#   text hash     f0d7f466f9400363
+#   content hash  ba235d90f06b2b5e
+#   text hash     f1ac04bb914b7434
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

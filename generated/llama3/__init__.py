@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  db13e072aa6c38b7
-#   text hash     576821bb66636d62
+#   content hash  0176115510fafd01
+#   text hash     029cc8c6bef20a45
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

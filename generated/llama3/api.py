@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  db13e072aa6c38b7
-#   text hash     bf49bec483510774
+#   content hash  0176115510fafd01
+#   text hash     cc88ee0e1d462739
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  db13e072aa6c38b7
-#   text hash     9ca6354d4b09d635
+#   content hash  0176115510fafd01
+#   text hash     7b588172fc3869bd
 #   render with   attnforge render specs/llama3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  db13e072aa6c38b7
-#   text hash     f829a4126171e2b2
+#   content hash  0176115510fafd01
+#   text hash     c0d56fea11235e53
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  db13e072aa6c38b7
-#   text hash     67523a62daa42498
+#   content hash  0176115510fafd01
+#   text hash     d02b418bcad0d0b6
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  0c50d1b4f26dcf77
-#   text hash     9fb4a1b234447b46
+#   content hash  0dd79d4572423470
+#   text hash     08cb39d9c62b548f
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

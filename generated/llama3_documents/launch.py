@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  0c50d1b4f26dcf77
-#   text hash     a038e961b79e9b96
+#   content hash  0dd79d4572423470
+#   text hash     95886a3f86a0eab5
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -82,6 +82,7 @@ def _attend(
     block_d, block_dv = _padded(q), _padded(v)
 
     def launch(block_m, block_n, warps, stages):
+        q_bounds, k_bounds, q_tiles, k_tiles = _bounds(q, k, q_segments, k_segments, scale, block_m, block_n)
         kernels.forward[q.shape[0] * q.shape[2], triton.cdiv(q.shape[1], block_m)](
             q_desc=_tiles(q, block_m, block_d),
             k_desc=_tiles(k, block_n, block_d),
@@ -98,6 +99,10 @@ def _attend(
             k_segments_ptr=k_segments,
             k_segments_stride_batch=_stride(k_segments, 0),
             k_segments_stride_key=_stride(k_segments, 1),
+            q_bounds_ptr=q_bounds,
+            k_bounds_ptr=k_bounds,
+            q_tiles=q_tiles,
+            k_tiles=k_tiles,
             GROUP=q.shape[-2] // k.shape[-2],
             DV=v.shape[-1],
             BLOCK_M=block_m,
@@ -163,6 +168,7 @@ def _differentiate(
         dq = dq if wanted[0] else q.new_empty(q.shape)
 
         def launch(block_m, block_n, warps, stages):
+            q_bounds, k_bounds, q_tiles, k_tiles = _bounds(q, k, q_segments, k_segments, scale, block_m, block_n)
             kernels.backward_dq[q.shape[0] * q.shape[-2], triton.cdiv(q.shape[1], block_m)](
                 q_desc=_tiles(q, block_m, block_d),
                 k_desc=_tiles(k, block_n, block_d),
@@ -181,6 +187,10 @@ def _differentiate(
                 k_segments_ptr=k_segments,
                 k_segments_stride_batch=_stride(k_segments, 0),
                 k_segments_stride_key=_stride(k_segments, 1),
+                q_bounds_ptr=q_bounds,
+                k_bounds_ptr=k_bounds,
+                q_tiles=q_tiles,
+                k_tiles=k_tiles,
                 GROUP=q.shape[-2] // k.shape[-2],
                 D=q.shape[-1],
                 BLOCK_M=block_m,
@@ -199,6 +209,7 @@ def _differentiate(
         dv = dv if wanted[2] else v.new_empty(v.shape)
 
         def launch(block_m, block_n, warps, stages):
+            q_bounds, k_bounds, q_tiles, k_tiles = _bounds(q, k, q_segments, k_segments, scale, block_m, block_n)
             kernels.backward_dkv[q.shape[0] * k.shape[-2], triton.cdiv(k.shape[1], block_n)](
                 q_desc=_tiles(q, block_m, block_d),
                 k_desc=_tiles(k, block_n, block_d),
@@ -218,6 +229,10 @@ def _differentiate(
                 k_segments_ptr=k_segments,
                 k_segments_stride_batch=_stride(k_segments, 0),
                 k_segments_stride_key=_stride(k_segments, 1),
+                q_bounds_ptr=q_bounds,
+                k_bounds_ptr=k_bounds,
+                q_tiles=q_tiles,
+                k_tiles=k_tiles,
                 GROUP=q.shape[-2] // k.shape[-2],
                 D=q.shape[-1],
                 DV=v.shape[-1],
@@ -262,6 +277,31 @@ def _backward(ctx, dout, dlse):
 
 
 _attend.register_autograd(_backward, setup_context=_keep)
+
+
+def _bounds(q, k, q_segments, k_segments, scale, block_m, block_n):
+    """What masks read along each tile, at least and at most, and how many tiles there are."""
+    q_tiles, k_tiles = triton.cdiv(q.shape[1], block_m), triton.cdiv(k.shape[1], block_n)
+    q_bounds = q.new_empty(q.shape[0], q_tiles, 2, dtype=torch.int32)
+    k_bounds = q.new_empty(q.shape[0], k_tiles, 2, dtype=torch.int32)
+    kernels.bounds[q.shape[0], q_tiles + k_tiles](
+        q_bounds_ptr=q_bounds,
+        k_bounds_ptr=k_bounds,
+        q_tiles=q_tiles,
+        k_tiles=k_tiles,
+        q_len=q.shape[1],
+        k_len=k.shape[1],
+        Hq=q.shape[-2],
+        q_segments_ptr=q_segments,
+        q_segments_stride_batch=_stride(q_segments, 0),
+        q_segments_stride_query=_stride(q_segments, 1),
+        k_segments_ptr=k_segments,
+        k_segments_stride_batch=_stride(k_segments, 0),
+        k_segments_stride_key=_stride(k_segments, 1),
+        BLOCK_M=block_m,
+        BLOCK_N=block_n,
+    )
+    return q_bounds, k_bounds, q_tiles, k_tiles
 
 
 @_operator("rotate")

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  0c50d1b4f26dcf77
-#   text hash     124a054d0973e612
+#   content hash  0dd79d4572423470
+#   text hash     b05365b026fdadc9
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  0c50d1b4f26dcf77
-#   text hash     a6359b2fd0dd1dc6
+#   content hash  0dd79d4572423470
+#   text hash     d6c375e817aaef45
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  870cfab26e00d4c3
-#   text hash     f84e1b2e8fc5d172
+#   content hash  2f1d8920a36ab63e
+#   text hash     91c24e326edf4e0e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernels: Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  870cfab26e00d4c3
-#   text hash     97db849a338a3568
+#   content hash  2f1d8920a36ab63e
+#   text hash     e73acb5224ff969f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  870cfab26e00d4c3
-#   text hash     2b3056320b3fe609
+#   content hash  2f1d8920a36ab63e
+#   text hash     b0afcd607d08a074
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  870cfab26e00d4c3
-#   text hash     25fb92c84fe27ae6
+#   content hash  2f1d8920a36ab63e
+#   text hash     84a82b65c6cb3830
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3b2c25fccb1409e8
-#   text hash     4aa3afa6a95bd136
+#   content hash  6329d0984b677b5f
+#   text hash     a5a0c1470b71babc
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3b2c25fccb1409e8
-#   text hash     2a75dbed9fbf334d
+#   content hash  6329d0984b677b5f
+#   text hash     b9815a2778393b22
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

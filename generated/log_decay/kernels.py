@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3b2c25fccb1409e8
-#   text hash     1f244098d8683b99
+#   content hash  6329d0984b677b5f
+#   text hash     e2ef7726d62f0c97
 #   render with   attnforge render specs/log_decay.yaml
 """The kernels: Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3b2c25fccb1409e8
-#   text hash     0050797f5a0ee341
+#   content hash  6329d0984b677b5f
+#   text hash     d44d1e55dd01050e
 #   render with   attnforge render specs/log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

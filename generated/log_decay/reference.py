@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3b2c25fccb1409e8
-#   text hash     63bba50532324b87
+#   content hash  6329d0984b677b5f
+#   text hash     55fb1a8f431b17e7
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

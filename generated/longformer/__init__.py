@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  0ed7cd5633a4037b
-#   text hash     ac9525ce80ae321f
+#   content hash  03508e2e880ed667
+#   text hash     c254bf43b7a861c7
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  0ed7cd5633a4037b
-#   text hash     0eb28fb2c54b3012
+#   content hash  03508e2e880ed667
+#   text hash     8e19b76d41fbbb9d
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  0ed7cd5633a4037b
-#   text hash     76ad5d98e1329543
+#   content hash  03508e2e880ed667
+#   text hash     09796d6bc6997f45
 #   render with   attnforge render specs/longformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  0ed7cd5633a4037b
-#   text hash     33a64d6364afa9b6
+#   content hash  03508e2e880ed667
+#   text hash     38051479dd80ea06
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  303dd8e0407c6825
-#   text hash     df919d33c0903bec
+#   content hash  81a65d9fbf79d17b
+#   text hash     7a3d8d547161ff69
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

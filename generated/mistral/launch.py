@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  303dd8e0407c6825
-#   text hash     41b0eddd5fd7b370
+#   content hash  81a65d9fbf79d17b
+#   text hash     acea166a4bb68821
 #   render with   attnforge render specs/mistral.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

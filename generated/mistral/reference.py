@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  303dd8e0407c6825
-#   text hash     59bd7a141879760f
+#   content hash  81a65d9fbf79d17b
+#   text hash     181232d1e5ac0cd3
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  303dd8e0407c6825
-#   text hash     022117fb3a8db164
+#   content hash  81a65d9fbf79d17b
+#   text hash     48f8c0d529fc1787
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  86c727f172e154cf
-#   text hash     4a746d00f38683a4
+#   content hash  a71bea72f12c87aa
+#   text hash     e4029df1b48536f1
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  86c727f172e154cf
-#   text hash     bfdcea59a11fed52
+#   content hash  a71bea72f12c87aa
+#   text hash     34f237f6b5ddca52
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  86c727f172e154cf
-#   text hash     8156a6e9074e1083
+#   content hash  a71bea72f12c87aa
+#   text hash     774c17522346a47c
 #   render with   attnforge render specs/mpt.yaml
 """The kernels: Attention with a prefix and linear biases.
 

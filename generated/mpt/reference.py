@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  86c727f172e154cf
-#   text hash     318892f978bfe040
+#   content hash  a71bea72f12c87aa
+#   text hash     550103011fdfa054
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

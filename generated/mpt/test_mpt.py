@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  86c727f172e154cf
-#   text hash     e2adf963ebef1489
+#   content hash  a71bea72f12c87aa
+#   text hash     feba4bb3945bca2e
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

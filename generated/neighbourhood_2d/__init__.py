@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  45a2955e749a54e0
-#   text hash     9af8750cbc895194
+#   content hash  1b2a23fd84b02f95
+#   text hash     62f16a55608a4503
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see those at most 3 rows and columns away.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  45a2955e749a54e0
-#   text hash     115e288b19f7bc11
+#   content hash  1b2a23fd84b02f95
+#   text hash     6d809a79ad15e44e
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  45a2955e749a54e0
-#   text hash     78a3acfb13c7d7f4
+#   content hash  1b2a23fd84b02f95
+#   text hash     2ffa3257e9883c6a
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  45a2955e749a54e0
-#   text hash     64eb04f821c11fc4
+#   content hash  1b2a23fd84b02f95
+#   text hash     43959094b9042937
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

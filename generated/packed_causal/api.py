@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  714a25b074c8a570
-#   text hash     6a61af1822025753
+#   content hash  5d7cefb7359d572a
+#   text hash     92b2575ad3beeea9
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  714a25b074c8a570
-#   text hash     93847a1079d1ce5b
+#   content hash  5d7cefb7359d572a
+#   text hash     7c6305029074f02d
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernels: Causal attention for sequences packed into one tensor.
 

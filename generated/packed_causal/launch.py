@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  714a25b074c8a570
-#   text hash     514d38b1e30809b7
+#   content hash  5d7cefb7359d572a
+#   text hash     b6d823a512c1e4af
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  714a25b074c8a570
-#   text hash     d7cb06e394f68b29
+#   content hash  5d7cefb7359d572a
+#   text hash     bed60c8d8cd7ec58
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  714a25b074c8a570
-#   text hash     07f064d9c34c398c
+#   content hash  5d7cefb7359d572a
+#   text hash     29e2d329ee27ef13
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1bd610a082cecfe2
-#   text hash     f9c22653a80fe5de
+#   content hash  b2ba02aa8b0a1603
+#   text hash     f2aeec0dbd39e3ed
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1bd610a082cecfe2
-#   text hash     f51be5948ba76323
+#   content hash  b2ba02aa8b0a1603
+#   text hash     9b8a5e181f1d94b0
 #   render with   attnforge render specs/packed_full.yaml
 """The kernels: Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1bd610a082cecfe2
-#   text hash     3f97bc6f8f388fa1
+#   content hash  b2ba02aa8b0a1603
+#   text hash     261ff71100e78be2
 #   render with   attnforge render specs/packed_full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1bd610a082cecfe2
-#   text hash     b11d5da1536883c6
+#   content hash  b2ba02aa8b0a1603
+#   text hash     d55f156c008cc7bf
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

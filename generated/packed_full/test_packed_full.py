@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1bd610a082cecfe2
-#   text hash     8ab2e77d024e03ec
+#   content hash  b2ba02aa8b0a1603
+#   text hash     d1e913e939a4b0bf
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

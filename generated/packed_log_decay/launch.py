@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  5fefe1dd27cd0055
-#   text hash     df4981d9ee980352
+#   content hash  5a51a31c6202fee9
+#   text hash     753f1fdc2bade91e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  5fefe1dd27cd0055
-#   text hash     f518b1da45d477c8
+#   content hash  5a51a31c6202fee9
+#   text hash     9e11774ef5ad473e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

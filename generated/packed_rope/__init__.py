@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  beb7faab5e78808b
-#   text hash     d947e74894069165
+#   content hash  8bb1fc6b7be6c944
+#   text hash     1215c3a6f4722403
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  beb7faab5e78808b
-#   text hash     e072768a1b8a7894
+#   content hash  8bb1fc6b7be6c944
+#   text hash     6d34469bb357ac0d
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

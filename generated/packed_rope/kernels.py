@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  beb7faab5e78808b
-#   text hash     2e253be8aa7a65c4
+#   content hash  8bb1fc6b7be6c944
+#   text hash     2b66bd4a6f809edb
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernels: Causal attention with rotary embedding for sequences packed into one tensor.
 

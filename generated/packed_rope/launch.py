@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  beb7faab5e78808b
-#   text hash     1912395b72426d9b
+#   content hash  8bb1fc6b7be6c944
+#   text hash     095bf6d11fcc8356
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

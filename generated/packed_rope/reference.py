@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  beb7faab5e78808b
-#   text hash     00aba39b376d7bc3
+#   content hash  8bb1fc6b7be6c944
+#   text hash     473e75bedf049526
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c04629e80151079f
-#   text hash     0f4bacd4537693da
+#   content hash  5a5e3f528a9bd5f6
+#   text hash     6d52c8e603bc9b6d
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c04629e80151079f
-#   text hash     4b23720336a63d4d
+#   content hash  5a5e3f528a9bd5f6
+#   text hash     1757a3d03ccd8054
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

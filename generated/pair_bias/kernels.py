@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c04629e80151079f
-#   text hash     75039b54aad62742
+#   content hash  5a5e3f528a9bd5f6
+#   text hash     2422e7f2584594dd
 #   render with   attnforge render specs/pair_bias.yaml
 """The kernels: Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c04629e80151079f
-#   text hash     dda164cb46939cee
+#   content hash  5a5e3f528a9bd5f6
+#   text hash     25974b2b3e80ed4f
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

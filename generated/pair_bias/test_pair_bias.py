@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c04629e80151079f
-#   text hash     61db2e87d66dbcb3
+#   content hash  5a5e3f528a9bd5f6
+#   text hash     113043855c6473e3
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  014857b0437b02db
-#   text hash     72062c7a90620ed7
+#   content hash  9c73a2730e7e9319
+#   text hash     22b0dc671f6b43bd
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  014857b0437b02db
-#   text hash     e92f31b6093d98d6
+#   content hash  9c73a2730e7e9319
+#   text hash     6a524f5d4855dc98
 #   render with   attnforge render specs/paligemma.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  014857b0437b02db
-#   text hash     744b34c60500ddb2
+#   content hash  9c73a2730e7e9319
+#   text hash     e610b8965ae661c9
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

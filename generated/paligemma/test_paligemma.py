@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  014857b0437b02db
-#   text hash     d03cb87dd03a86cb
+#   content hash  9c73a2730e7e9319
+#   text hash     194fb34f4d02745b
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

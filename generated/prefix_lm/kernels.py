@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  4a140e68382480e0
-#   text hash     497ed67ca5406681
+#   content hash  69b048ca64db9b76
+#   text hash     9e6ab5c81ff66d8f
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernels: Causal attention with a prefix, of each sequence's own length, that every query sees.
 

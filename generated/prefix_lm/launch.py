@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  4a140e68382480e0
-#   text hash     6a4e880723a90266
+#   content hash  69b048ca64db9b76
+#   text hash     68a06627628b78d6
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

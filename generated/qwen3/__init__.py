@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  fdf3a68e9e225748
-#   text hash     d49c06a30d1bbfb9
+#   content hash  f3c6076bba370408
+#   text hash     3d175d63f13bc6f1
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

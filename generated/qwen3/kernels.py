@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  fdf3a68e9e225748
-#   text hash     2bbc0f96dab0c3dc
+#   content hash  f3c6076bba370408
+#   text hash     c5ef565bf7de3925
 #   render with   attnforge render specs/qwen3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  fdf3a68e9e225748
-#   text hash     7a47bde407398913
+#   content hash  f3c6076bba370408
+#   text hash     572bbaf61f563668
 #   render with   attnforge render specs/qwen3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  fdf3a68e9e225748
-#   text hash     36eaf1b0f555dafd
+#   content hash  f3c6076bba370408
+#   text hash     c57b21f0ed409176
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  67fefc16fc5afd5f
-#   text hash     9cdab4063a037e26
+#   content hash  0cd0352f0b2ca2fb
+#   text hash     2bdc21996fde1eb3
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

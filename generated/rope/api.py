@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  67fefc16fc5afd5f
-#   text hash     1b6d4268ad09b406
+#   content hash  0cd0352f0b2ca2fb
+#   text hash     b3f184f639e98a9d
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

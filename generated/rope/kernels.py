@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  67fefc16fc5afd5f
-#   text hash     27179bb5b3ddaad6
+#   content hash  0cd0352f0b2ca2fb
+#   text hash     1be9a346846922f2
 #   render with   attnforge render specs/rope.yaml
 """The kernels: Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  67fefc16fc5afd5f
-#   text hash     a320fd215e1af1d7
+#   content hash  0cd0352f0b2ca2fb
+#   text hash     e9e8805e0338ef47
 #   render with   attnforge render specs/rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

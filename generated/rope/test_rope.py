@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  67fefc16fc5afd5f
-#   text hash     1bbc210f08d29ca1
+#   content hash  0cd0352f0b2ca2fb
+#   text hash     49aeb086fa32a25a
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5480be149fefcc8f
-#   text hash     9148d78485e750e0
+#   content hash  5ab94cce9bbfff62
+#   text hash     94b5fd6514fd8a13
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

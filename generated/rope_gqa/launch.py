@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5480be149fefcc8f
-#   text hash     f88885b183ad47e5
+#   content hash  5ab94cce9bbfff62
+#   text hash     cf0f5933808e3992
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

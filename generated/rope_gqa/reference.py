@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5480be149fefcc8f
-#   text hash     8f0c4ed256ab92cf
+#   content hash  5ab94cce9bbfff62
+#   text hash     ca94d7613fb54705
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

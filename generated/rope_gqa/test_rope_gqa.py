@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5480be149fefcc8f
-#   text hash     b7a5776256107db2
+#   content hash  5ab94cce9bbfff62
+#   text hash     c5922f76cc3e7c12
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6f1c2b056b963887
-#   text hash     43a9723c9a8ebade
+#   content hash  d22a7dde988b4050
+#   text hash     d94c3d6b7c2e4560
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

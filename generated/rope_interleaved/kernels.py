@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6f1c2b056b963887
-#   text hash     7cbfc30b8211b52e
+#   content hash  d22a7dde988b4050
+#   text hash     29310e759716b769
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernels: Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6f1c2b056b963887
-#   text hash     9c43c35625d317eb
+#   content hash  d22a7dde988b4050
+#   text hash     cb6781585cba5a53
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6f1c2b056b963887
-#   text hash     0b71bc3f39e8eef1
+#   content hash  d22a7dde988b4050
+#   text hash     6439e08d7a04f31e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6f1c2b056b963887
-#   text hash     a923b8e846db0f5b
+#   content hash  d22a7dde988b4050
+#   text hash     3e5b1a14ceb7e486
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

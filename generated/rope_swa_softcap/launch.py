@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0fb631786500f062
-#   text hash     3ff04aa784054eaf
+#   content hash  5e56c3c420de6a7b
+#   text hash     2cedac9bf5c6e755
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0fb631786500f062
-#   text hash     320b8e8ceed244c2
+#   content hash  5e56c3c420de6a7b
+#   text hash     3a6c55ff0accbf24
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1595bb2504b80e7c
-#   text hash     3e28eb4e1e68dcc5
+#   content hash  4634c074f2b1e053
+#   text hash     38a5b5f44ea5de66
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernels: Causal attention to the most recent keys, as many as each call says.
 

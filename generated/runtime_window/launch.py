@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1595bb2504b80e7c
-#   text hash     bbffe6509608724a
+#   content hash  4634c074f2b1e053
+#   text hash     c28b6c6452a3525f
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1595bb2504b80e7c
-#   text hash     8f44ac84fe99d6e6
+#   content hash  4634c074f2b1e053
+#   text hash     e613feb660ff94b2
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  547a505c2743081d
-#   text hash     e9395f89e230ab39
+#   content hash  15caf90eb5849176
+#   text hash     f4009616b7365eb4
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  547a505c2743081d
-#   text hash     536e67f2149feb84
+#   content hash  15caf90eb5849176
+#   text hash     f7bd8561d4bc6d0e
 #   render with   attnforge render specs/shaw.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

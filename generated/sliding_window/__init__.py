@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  22ef1e49cbcfe7ee
-#   text hash     b2988d3cd48db0bd
+#   content hash  a12adc11f3870a47
+#   text hash     b31e31e14c4d0bb6
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

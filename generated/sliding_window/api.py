@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  22ef1e49cbcfe7ee
-#   text hash     b5639e6c73998d22
+#   content hash  a12adc11f3870a47
+#   text hash     84f825b472d52458
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

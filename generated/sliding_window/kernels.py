@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  22ef1e49cbcfe7ee
-#   text hash     e7343131904a01b1
+#   content hash  a12adc11f3870a47
+#   text hash     d3702f69ea81d1bd
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernels: Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  22ef1e49cbcfe7ee
-#   text hash     f5ede6d01672f0f0
+#   content hash  a12adc11f3870a47
+#   text hash     8f0edf2a87f0f4e4
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

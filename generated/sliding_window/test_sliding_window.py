@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  22ef1e49cbcfe7ee
-#   text hash     622d12f0aa014433
+#   content hash  a12adc11f3870a47
+#   text hash     ff74a2cca63a834e
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6d2902a2b7e9fc45
-#   text hash     1e03b3e453b24657
+#   content hash  5ec13f6309e4180e
+#   text hash     6a78367672ba3375
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

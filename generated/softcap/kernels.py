@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6d2902a2b7e9fc45
-#   text hash     2b8f96850579043e
+#   content hash  5ec13f6309e4180e
+#   text hash     a63b874be9325146
 #   render with   attnforge render specs/softcap.yaml
 """The kernels: Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6d2902a2b7e9fc45
-#   text hash     aa4d89a95e285240
+#   content hash  5ec13f6309e4180e
+#   text hash     b688e5f58c66a24a
 #   render with   attnforge render specs/softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

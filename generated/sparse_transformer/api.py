@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  df0e6fd5e3b2bdcb
-#   text hash     0b9628c01512153f
+#   content hash  669621988e8636d2
+#   text hash     c3efc8124642999a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  df0e6fd5e3b2bdcb
-#   text hash     c22e686e19370eaa
+#   content hash  669621988e8636d2
+#   text hash     4ff3a6a77ded1112
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

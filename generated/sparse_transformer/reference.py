@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  df0e6fd5e3b2bdcb
-#   text hash     5224cf00b008dcd8
+#   content hash  669621988e8636d2
+#   text hash     9941c0426164af22
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

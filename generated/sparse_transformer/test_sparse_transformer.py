@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  df0e6fd5e3b2bdcb
-#   text hash     9360f4263cdf2552
+#   content hash  669621988e8636d2
+#   text hash     7722f2cf5216a66d
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

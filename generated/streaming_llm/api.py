@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  067ae1658fc3d839
-#   text hash     11df6d6e6dbf2234
+#   content hash  2603381045e53c1f
+#   text hash     3799edacba1b1fe9
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

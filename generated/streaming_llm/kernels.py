@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  067ae1658fc3d839
-#   text hash     8903b12571e9140f
+#   content hash  2603381045e53c1f
+#   text hash     f1263d7927c7b70e
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernels: Causal attention to the 1024 most recent keys and to the first four.
 

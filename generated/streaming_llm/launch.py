@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  067ae1658fc3d839
-#   text hash     0bb273df84da052e
+#   content hash  2603381045e53c1f
+#   text hash     9180a44462fdaa57
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  067ae1658fc3d839
-#   text hash     61bd30e99622c28d
+#   content hash  2603381045e53c1f
+#   text hash     c64fa8c9d2184dec
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  48c6545314ed8f2a
-#   text hash     9dcc35bf5984d812
+#   content hash  b932d4395885c5ab
+#   text hash     e72b6edcacf78cd7
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

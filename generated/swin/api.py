@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  48c6545314ed8f2a
-#   text hash     4a3e83b79733fbe2
+#   content hash  b932d4395885c5ab
+#   text hash     81a88a6e0b99c7fc
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  48c6545314ed8f2a
-#   text hash     d28373494ecd052c
+#   content hash  b932d4395885c5ab
+#   text hash     596bebaafb1095bf
 #   render with   attnforge render specs/swin.yaml
 """The kernels: Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

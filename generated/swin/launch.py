@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  48c6545314ed8f2a
-#   text hash     8296f0e76395c3b7
+#   content hash  b932d4395885c5ab
+#   text hash     9c161dc3cfffa429
 #   render with   attnforge render specs/swin.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

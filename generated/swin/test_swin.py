@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  48c6545314ed8f2a
-#   text hash     2ebd7a97f32b69ad
+#   content hash  b932d4395885c5ab
+#   text hash     07af90fd7a9ed808
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  dcba4bb0c45e5823
-#   text hash     e412fd11f7d6507e
+#   content hash  932cb964945c2a21
+#   text hash     7ea6049ac8f33bd8
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

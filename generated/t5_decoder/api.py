@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  dcba4bb0c45e5823
-#   text hash     bf733a3d9bec18cc
+#   content hash  932cb964945c2a21
+#   text hash     d88e864201eb6c63
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  dcba4bb0c45e5823
-#   text hash     519b3cdc2ed05fe5
+#   content hash  932cb964945c2a21
+#   text hash     9aaa40ae163a401b
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernels: Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  dcba4bb0c45e5823
-#   text hash     9c690cc8f72be118
+#   content hash  932cb964945c2a21
+#   text hash     ea6fed7b42b7b89e
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

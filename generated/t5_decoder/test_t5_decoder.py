@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  dcba4bb0c45e5823
-#   text hash     a2d1f0acbe3bc962
+#   content hash  932cb964945c2a21
+#   text hash     efd9c08d1a50ec62
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  ef31852e43d3da7e
-#   text hash     572d76be5890ff99
+#   content hash  fa35c71fcbb10e59
+#   text hash     7ae2aec65a4ccfdc
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

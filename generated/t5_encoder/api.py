@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  ef31852e43d3da7e
-#   text hash     4ae85dfba1fbc46b
+#   content hash  fa35c71fcbb10e59
+#   text hash     cae29c9c8ef24f2b
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

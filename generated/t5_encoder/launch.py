@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  ef31852e43d3da7e
-#   text hash     8c5a6058c300f912
+#   content hash  fa35c71fcbb10e59
+#   text hash     b485338da7b066a9
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  ef31852e43d3da7e
-#   text hash     9265e42d0acf87c1
+#   content hash  fa35c71fcbb10e59
+#   text hash     2420cd7db50e4a50
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  ef31852e43d3da7e
-#   text hash     6ead012a4af2651a
+#   content hash  fa35c71fcbb10e59
+#   text hash     cf69808ba28c02b0
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

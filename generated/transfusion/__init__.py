@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e45ba17907127f28
-#   text hash     c4dfed553a457af6
+#   content hash  16e537723fffe426
+#   text hash     aeea55818aedae5b
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

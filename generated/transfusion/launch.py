@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e45ba17907127f28
-#   text hash     32915d16decbdb30
+#   content hash  16e537723fffe426
+#   text hash     b7e280e20002979d
 #   render with   attnforge render specs/transfusion.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -81,6 +81,7 @@ def _attend(
     block_d, block_dv = _padded(q), _padded(v)
 
     def launch(block_m, block_n, warps, stages):
+        q_bounds, k_bounds, q_tiles, k_tiles = _bounds(q, k, image, scale, block_m, block_n)
         kernels.forward[q.shape[0] * q.shape[2], triton.cdiv(q.shape[1], block_m)](
             q_desc=_tiles(q, block_m, block_d),
             k_desc=_tiles(k, block_n, block_d),
@@ -94,6 +95,10 @@ def _attend(
             image_ptr=image,
             image_stride_batch=_stride(image, 0),
             image_stride_token=_stride(image, 1),
+            q_bounds_ptr=q_bounds,
+            k_bounds_ptr=k_bounds,
+            q_tiles=q_tiles,
+            k_tiles=k_tiles,
             GROUP=q.shape[-2] // k.shape[-2],
             DV=v.shape[-1],
             BLOCK_M=block_m,
@@ -158,6 +163,7 @@ def _differentiate(
         dq = dq if wanted[0] else q.new_empty(q.shape)
 
         def launch(block_m, block_n, warps, stages):
+            q_bounds, k_bounds, q_tiles, k_tiles = _bounds(q, k, image, scale, block_m, block_n)
             kernels.backward_dq[q.shape[0] * q.shape[-2], triton.cdiv(q.shape[1], block_m)](
                 q_desc=_tiles(q, block_m, block_d),
                 k_desc=_tiles(k, block_n, block_d),
@@ -173,6 +179,10 @@ def _differentiate(
                 image_ptr=image,
                 image_stride_batch=_stride(image, 0),
                 image_stride_token=_stride(image, 1),
+                q_bounds_ptr=q_bounds,
+                k_bounds_ptr=k_bounds,
+                q_tiles=q_tiles,
+                k_tiles=k_tiles,
                 GROUP=q.shape[-2] // k.shape[-2],
                 D=q.shape[-1],
                 BLOCK_M=block_m,
@@ -191,6 +201,7 @@ def _differentiate(
         dv = dv if wanted[2] else v.new_empty(v.shape)
 
         def launch(block_m, block_n, warps, stages):
+            q_bounds, k_bounds, q_tiles, k_tiles = _bounds(q, k, image, scale, block_m, block_n)
             kernels.backward_dkv[q.shape[0] * k.shape[-2], triton.cdiv(k.shape[1], block_n)](
                 q_desc=_tiles(q, block_m, block_d),
                 k_desc=_tiles(k, block_n, block_d),
@@ -207,6 +218,10 @@ def _differentiate(
                 image_ptr=image,
                 image_stride_batch=_stride(image, 0),
                 image_stride_token=_stride(image, 1),
+                q_bounds_ptr=q_bounds,
+                k_bounds_ptr=k_bounds,
+                q_tiles=q_tiles,
+                k_tiles=k_tiles,
                 GROUP=q.shape[-2] // k.shape[-2],
                 D=q.shape[-1],
                 DV=v.shape[-1],
@@ -251,6 +266,28 @@ def _backward(ctx, dout, dlse):
 
 
 _attend.register_autograd(_backward, setup_context=_keep)
+
+
+def _bounds(q, k, image, scale, block_m, block_n):
+    """What masks read along each tile, at least and at most, and how many tiles there are."""
+    q_tiles, k_tiles = triton.cdiv(q.shape[1], block_m), triton.cdiv(k.shape[1], block_n)
+    q_bounds = q.new_empty(q.shape[0], q_tiles, 2, dtype=torch.int32)
+    k_bounds = q.new_empty(q.shape[0], k_tiles, 2, dtype=torch.int32)
+    kernels.bounds[q.shape[0], q_tiles + k_tiles](
+        q_bounds_ptr=q_bounds,
+        k_bounds_ptr=k_bounds,
+        q_tiles=q_tiles,
+        k_tiles=k_tiles,
+        q_len=q.shape[1],
+        k_len=k.shape[1],
+        Hq=q.shape[-2],
+        image_ptr=image,
+        image_stride_batch=_stride(image, 0),
+        image_stride_token=_stride(image, 1),
+        BLOCK_M=block_m,
+        BLOCK_N=block_n,
+    )
+    return q_bounds, k_bounds, q_tiles, k_tiles
 
 
 @_operator("rotate")

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e45ba17907127f28
-#   text hash     951fdbdfc4031644
+#   content hash  16e537723fffe426
+#   text hash     6f89e34a30c22db7
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  7661c0a66ea2d840
-#   text hash     36ec71aa30189aa5
+#   content hash  3b4bff708f0f92ee
+#   text hash     980717b7078609dd
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

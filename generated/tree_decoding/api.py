@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  7661c0a66ea2d840
-#   text hash     7d33f73b5ae72795
+#   content hash  3b4bff708f0f92ee
+#   text hash     c93a2cdc7744d451
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

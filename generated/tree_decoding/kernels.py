@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  7661c0a66ea2d840
-#   text hash     c6f9f0bfbf24b1d7
+#   content hash  3b4bff708f0f92ee
+#   text hash     ea86b5e9d5567fc3
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernels: A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

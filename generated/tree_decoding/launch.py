@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  7661c0a66ea2d840
-#   text hash     653bab9f2f8c0dd7
+#   content hash  3b4bff708f0f92ee
+#   text hash     50a65befd79cb49b
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

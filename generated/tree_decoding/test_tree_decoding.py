@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  7661c0a66ea2d840
-#   text hash     4d63569cec691c05
+#   content hash  3b4bff708f0f92ee
+#   text hash     2938126dbf615e6b
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

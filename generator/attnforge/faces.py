@@ -8,6 +8,7 @@ from functools import cached_property
 
 from .binding import View
 from .leaves import Leaf
+from .skips import Skips
 from .spec import Spec
 
 
@@ -81,6 +82,7 @@ class Faces:
                 Parameter("lse_ptr", "*fp32", "lse"),
                 *self._sizes(),
                 *self._given(self.by_query),
+                *self._notes(),
                 *self._sunk(),
                 *self._dropped(),
                 *self._constants("GROUP", "DV", "BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "PRECISION"),
@@ -125,6 +127,7 @@ class Faces:
                 Parameter("delta_ptr", "*fp32", "delta"),
                 *self._sizes(),
                 *self._given(self.by_key),
+                *self._notes(),
                 *self._dropped(),
                 *(Parameter(f"{s.name}_ptr", "*fp32", s.name) for s in self.by_key.learned),
                 *self._constants("GROUP", "D", "DV", "BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "PRECISION"),
@@ -145,6 +148,7 @@ class Faces:
                 Parameter("delta_ptr", "*fp32", "delta"),
                 *self._sizes(),
                 *self._given(self.by_query),
+                *self._notes(),
                 *self._dropped(),
                 *(Parameter(f"{s.name}_ptr", "*fp32", s.name) for s in self.by_query.learned),
                 *self._constants("GROUP", "D", "BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "PRECISION"),
@@ -254,7 +258,8 @@ class Faces:
         """All kernels of the package."""
         found = (self.forward, self.delta, self.dkv, self.dq)
         return (
-            found
+            ((self.bounds,) if self.bounds else ())
+            + found
             + tuple(pair.kernel for pair in self.pairs)
             + ((self.rotate,) if self.spec.rope else ())
             + ((self.scan,) if any(i.scan for i in self.spec.inputs) else ())
@@ -298,6 +303,26 @@ class Faces:
             yield Parameter(f"{given.name}_ptr", "*" + kind, given.name)
             for i, name in enumerate(view.strides(given)):
                 yield Parameter(name, "i32", f"_stride({given.name}, {i})")
+
+    @cached_property
+    def bounds(self) -> Kernel | None:
+        """The extremes, for each tile, of what masks read along queries and along keys."""
+        notes = tuple(self._notes())
+        if not notes:
+            return None
+        sizes = [p for p in self._sizes(scale=False) if not p.name.endswith("_total")]
+        given = [p for p in self._given(self.by_query) if p.type != "fp32"]
+        grouped = self._constants("GROUP") if "kv_head" in {k for i in self.spec.inputs for k in i.kinds} else ()
+        return Kernel("bounds", (*notes, *sizes, *given, *grouped, *self._constants("BLOCK_M", "BLOCK_N")))
+
+    def _notes(self) -> Iterable[Parameter]:
+        """Where the extremes of tiles stand."""
+        skips = Skips(self.spec, "q")
+        sides = [side for side in ("q", "k") if skips.noted(side)]
+        for side in sides:
+            yield Parameter(f"{side}_bounds_ptr", "*i32", f"{side}_bounds")
+        for side in ("q", "k") if sides else ():
+            yield Parameter(f"{side}_tiles", "i32", f"{side}_tiles")
 
     def _sunk(self) -> Iterable[Parameter]:
         if self.spec.sink:

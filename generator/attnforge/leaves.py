@@ -18,6 +18,7 @@ from .inputs import HEAD_AXES, ROW_AXES, Axis, Input
 from .spec import Spec
 
 Side = Literal["q", "k"]
+SIDES: tuple[Side, Side] = ("q", "k")
 Site = Literal["program", "head", "step", "mask"]
 CASTS = {"float": ".to(tl.float32)", "int": ".to(tl.int32)", "bool": ".to(tl.int1)"}
 _TYPES = {"float": "tl.float32", "bool": "tl.int1"}

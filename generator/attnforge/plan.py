@@ -13,8 +13,9 @@ from .binding import Sum, View
 from .expression import Node
 from .faces import Faces, Kernel
 from .inputs import Axis, Input
-from .leaves import seen_axes
+from .leaves import SIDES, seen_axes
 from .parser import LARGEST
+from .skips import Skips
 from .spec import Spec
 from .walk import Walk
 
@@ -73,6 +74,8 @@ class Plan:
     faces: Faces
     keys: Walk
     queries: Walk
+    key_skips: Skips | None  # how programs that own queries skip tiles by what the call gives
+    query_skips: Skips | None
     helpers: tuple[str, ...]
     tables: tuple[tiles.Table, ...]
 
@@ -206,7 +209,9 @@ def build(spec: Spec) -> Plan:
     by_query, by_key = View(spec, "q"), View(spec, "k")
     faces = Faces(spec, by_query, by_key)
     views = (by_query, by_key, *(pair.view for pair in faces.pairs))
+    key_skips, query_skips = (found if (found := Skips(spec, side)).any else None for side in SIDES)
     helpers = {name for view in views for name in view.helpers} | set(walk.helpers(spec))
+    helpers |= {name for skips in (key_skips, query_skips) if skips for name in skips.helpers}
     pairs = [pair.kernel.name for pair in faces.pairs]
     return Plan(
         spec,
@@ -214,8 +219,10 @@ def build(spec: Spec) -> Plan:
         by_query,
         by_key,
         faces,
-        walk.build(spec, "k"),
-        walk.build(spec, "q"),
+        walk.build(spec, "k", whole=key_skips is not None),
+        walk.build(spec, "q", whole=query_skips is not None),
+        key_skips,
+        query_skips,
         tuple(sorted(helpers)),
         tuple(table | dict.fromkeys(pairs, table["backward_dkv"]) for table in (tiles.HALF, tiles.SINGLE)),
     )

@@ -55,9 +55,14 @@ def spans(spec: Spec, along: Side) -> tuple[Span, ...]:
     return ranges.spans(whole, along, inputs, minimums)
 
 
-def build(spec: Spec, along: Side) -> Walk:
-    """The walk of query tiles' programs over keys, or of key tiles' programs over queries."""
+def build(spec: Spec, along: Side, *, whole: bool = False) -> Walk:
+    """The walk of query tiles' programs over keys, or of key tiles' programs over queries.
+
+    `whole` takes everything for several spans: where kernels tell the states of tiles, there is one range of them.
+    """
     found = spans(spec, along)
+    if whole and len(found) > 1:
+        found = (Span(None, None, None, None, False),)
     ends = tuple(_ends(span, along, spec) for span in found)
     words = {word for e in ends for text in (e.lo, e.hi, *(e.full or ())) for word in re.findall(r"\w+", text)}
     if "shift" in words:

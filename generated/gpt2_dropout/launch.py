@@ -2,7 +2,7 @@
 #
 #   made from     specs/gpt2_dropout.yaml
 #   content hash  5c78d69b40689254
-#   text hash     8d3c253fed76a76e
+#   text hash     e865d00a59e81535
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -20,8 +20,8 @@ INTERPRETED = triton.knobs.runtime.interpret
 # (BLOCK_M, BLOCK_N, warps, stages) by kernel and head size, the best first; those after it need less shared memory
 HALF = {
     "forward": {
-        64: ((128, 64, 8, 3), (128, 64, 4, 2), (64, 64, 4, 2), (32, 32, 4, 1)),
-        128: ((128, 128, 8, 3), (128, 64, 4, 2), (64, 64, 4, 2), (64, 32, 4, 2), (32, 32, 4, 1)),
+        64: ((128, 64, 4, 3), (128, 64, 4, 2), (64, 64, 4, 2), (32, 32, 4, 1)),
+        128: ((128, 64, 4, 2), (64, 64, 4, 2), (64, 32, 4, 2), (32, 32, 4, 1)),
         256: ((128, 64, 8, 2), (128, 32, 8, 3), (64, 32, 4, 2), (32, 32, 4, 1), (32, 16, 4, 1)),
     },
     "backward_dkv": {

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0e5188cb3514c6a2
-#   text hash     b00d5ea369ee63e9
+#   content hash  9c569bb1e669bf9e
+#   text hash     771582f2caab7e62
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0e5188cb3514c6a2
-#   text hash     86a966b9b33933b4
+#   content hash  9c569bb1e669bf9e
+#   text hash     240b4a77bcf80362
 #   render with   attnforge render specs/alibi.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0e5188cb3514c6a2
-#   text hash     a010ecbcd5586539
+#   content hash  9c569bb1e669bf9e
+#   text hash     ab48d13db2529abe
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

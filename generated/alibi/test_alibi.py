@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0e5188cb3514c6a2
-#   text hash     4d0e2806a04e9504
+#   content hash  9c569bb1e669bf9e
+#   text hash     2643f2794d4c1284
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

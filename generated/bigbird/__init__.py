@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  240f31294e5eacff
-#   text hash     c76d258334e2ac2c
+#   content hash  58562b7303ae5153
+#   text hash     db2b7b113b1ba62d
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  240f31294e5eacff
-#   text hash     104fe06c6665d39b
+#   content hash  58562b7303ae5153
+#   text hash     fdea91fd08ee4a52
 #   render with   attnforge render specs/bigbird.yaml
 """The kernels: A window of three blocks, two global blocks, and random blocks that a mask gives.
 
@@ -137,12 +137,17 @@ def key_states(
     )
     some = k_first <= k_last
     every = k_first + BLOCK_N <= k_len
-    part0 = floor_div(q_first, 64) - floor_div(k_last, 64)
-    part1 = floor_div(q_last, 64) - floor_div(k_first, 64)
+    state0_0 = floor_div(q_first, 64) - floor_div(k_last, 64)
+    state0_1 = floor_div(q_last, 64) - floor_div(k_first, 64)
     some &= (
-        (tl.maximum(tl.maximum(part0, -part1), 0) <= 1) | (q_first < 128) | (k_first < 128) | (block_mask_qk_most != 0)
-    )
-    every &= (tl.maximum(-part0, part1) <= 1) | (q_last < 128) | (k_last < 128) | (block_mask_qk_least != 0)
+        (tl.maximum(tl.maximum(state0_0, -state0_1), 0) <= 1)
+        | (q_first < 128)
+        | (k_first < 128)
+        | (block_mask_qk_most != 0)
+    )  # any(abs(q // 64 - k // 64) <= 1, global_tokens, block_spa...
+    every &= (
+        (tl.maximum(-state0_0, state0_1) <= 1) | (q_last < 128) | (k_last < 128) | (block_mask_qk_least != 0)
+    )  # any(abs(q // 64 - k // 64) <= 1, global_tokens, block_spa...
     return some, some & every
 
 
@@ -175,12 +180,17 @@ def query_states(
     )
     some = q_first <= q_last
     every = q_first + BLOCK_M <= k_len
-    part0 = floor_div(q_first, 64) - floor_div(k_last, 64)
-    part1 = floor_div(q_last, 64) - floor_div(k_first, 64)
+    state0_0 = floor_div(q_first, 64) - floor_div(k_last, 64)
+    state0_1 = floor_div(q_last, 64) - floor_div(k_first, 64)
     some &= (
-        (tl.maximum(tl.maximum(part0, -part1), 0) <= 1) | (q_first < 128) | (k_first < 128) | (block_mask_qk_most != 0)
-    )
-    every &= (tl.maximum(-part0, part1) <= 1) | (q_last < 128) | (k_last < 128) | (block_mask_qk_least != 0)
+        (tl.maximum(tl.maximum(state0_0, -state0_1), 0) <= 1)
+        | (q_first < 128)
+        | (k_first < 128)
+        | (block_mask_qk_most != 0)
+    )  # any(abs(q // 64 - k // 64) <= 1, global_tokens, block_spa...
+    every &= (
+        (tl.maximum(-state0_0, state0_1) <= 1) | (q_last < 128) | (k_last < 128) | (block_mask_qk_least != 0)
+    )  # any(abs(q // 64 - k // 64) <= 1, global_tokens, block_spa...
     return some, some & every
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  240f31294e5eacff
-#   text hash     f0602c913523ab2a
+#   content hash  58562b7303ae5153
+#   text hash     accd879cdae8c283
 #   render with   attnforge render specs/bigbird.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

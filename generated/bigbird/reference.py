@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  240f31294e5eacff
-#   text hash     12e2b2f09b0abbd7
+#   content hash  58562b7303ae5153
+#   text hash     3c19eb56da25745f
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  240f31294e5eacff
-#   text hash     f14fc2ee9a29a6d8
+#   content hash  58562b7303ae5153
+#   text hash     71ee93bd6e86dd1a
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e098938131380e2d
-#   text hash     0647ea996f10bad2
+#   content hash  4711984467cb4c92
+#   text hash     4abdcdd7b92e65eb
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e098938131380e2d
-#   text hash     9887225028a64bd5
+#   content hash  4711984467cb4c92
+#   text hash     71a58b6b96e574ea
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernels: Attention between the blocks of 64 positions that a mask allows.
 
@@ -129,8 +129,8 @@ def key_states(
     )
     some = k_first <= k_last
     every = k_first + BLOCK_N <= k_len
-    some &= block_mask_qk_most != 0
-    every &= block_mask_qk_least != 0
+    some &= block_mask_qk_most != 0  # block_sparse
+    every &= block_mask_qk_least != 0  # block_sparse
     return some, some & every
 
 
@@ -163,8 +163,8 @@ def query_states(
     )
     some = q_first <= q_last
     every = q_first + BLOCK_M <= k_len
-    some &= block_mask_qk_most != 0
-    every &= block_mask_qk_least != 0
+    some &= block_mask_qk_most != 0  # block_sparse
+    every &= block_mask_qk_least != 0  # block_sparse
     return some, some & every
 
 

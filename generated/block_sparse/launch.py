@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e098938131380e2d
-#   text hash     aeabc556f79fe200
+#   content hash  4711984467cb4c92
+#   text hash     8df2dacb4c4e4d29
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

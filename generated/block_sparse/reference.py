@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e098938131380e2d
-#   text hash     18b407fc126474da
+#   content hash  4711984467cb4c92
+#   text hash     4956d705ad2f94b1
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0bdad384d29967b9
-#   text hash     c0c1aa3db74966a1
+#   content hash  007d445e79b7810e
+#   text hash     b45f5258be4b212e
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0bdad384d29967b9
-#   text hash     fcece0315b077c54
+#   content hash  007d445e79b7810e
+#   text hash     540f8cab98c150f8
 #   render with   attnforge render specs/bloom.yaml
 """The kernels: Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0bdad384d29967b9
-#   text hash     3038ce4a01b3a30d
+#   content hash  007d445e79b7810e
+#   text hash     25a0b8aa7127462a
 #   render with   attnforge render specs/bloom.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

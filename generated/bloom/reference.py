@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0bdad384d29967b9
-#   text hash     9f6d9c230808471c
+#   content hash  007d445e79b7810e
+#   text hash     6533161db878f2e4
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

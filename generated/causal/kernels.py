@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  735f936c09bbea38
-#   text hash     6bc47852822ac2ca
+#   content hash  b2e39784a211c99c
+#   text hash     9fdab5ae29b3abe5
 #   render with   attnforge render specs/causal.yaml
 """The kernels: Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  735f936c09bbea38
-#   text hash     8cfe4915268b0a18
+#   content hash  b2e39784a211c99c
+#   text hash     0b467f50d68a4e52
 #   render with   attnforge render specs/causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  735f936c09bbea38
-#   text hash     4778fc687a0c9b4b
+#   content hash  b2e39784a211c99c
+#   text hash     4b78da69c43cb296
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

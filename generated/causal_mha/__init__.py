@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f8349a2dffd48a6e
-#   text hash     92da248490eadebb
+#   content hash  35fbdcabcdaf442c
+#   text hash     42dd7a4243d17dee
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f8349a2dffd48a6e
-#   text hash     b6dbf76c4364b262
+#   content hash  35fbdcabcdaf442c
+#   text hash     ca81bd49905117b9
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

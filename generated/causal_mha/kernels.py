@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f8349a2dffd48a6e
-#   text hash     436c9c36611984e7
+#   content hash  35fbdcabcdaf442c
+#   text hash     8fad8600dddc64a8
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernels: Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f8349a2dffd48a6e
-#   text hash     57dd0fce67bfeb32
+#   content hash  35fbdcabcdaf442c
+#   text hash     0eae4dc2ed40c645
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  fb7582497ef1385d
-#   text hash     f86d286708998a28
+#   content hash  0f302ba6c18b9e38
+#   text hash     9f1528d2ec00afa9
 #   render with   attnforge render specs/cross.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  fb7582497ef1385d
-#   text hash     09077c8f2c3c9b7a
+#   content hash  0f302ba6c18b9e38
+#   text hash     a25a61db2985a27b
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

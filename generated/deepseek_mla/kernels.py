@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  56c56fb8a4693459
-#   text hash     57235ea9a6f75be2
+#   content hash  741bf6780594a5d2
+#   text hash     1c23bcd0565898ec
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernels: Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

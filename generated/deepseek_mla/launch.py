@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  56c56fb8a4693459
-#   text hash     668b89e88b38a839
+#   content hash  741bf6780594a5d2
+#   text hash     89a7cc3d945ec8ba
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

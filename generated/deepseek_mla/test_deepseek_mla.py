@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  56c56fb8a4693459
-#   text hash     2191f9ca81619936
+#   content hash  741bf6780594a5d2
+#   text hash     09cba331d18d69c3
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

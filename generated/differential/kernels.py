@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  dbf9cd5398e35673
-#   text hash     3599b95e40cc7205
+#   content hash  57d1e9378ae553b3
+#   text hash     8b3cb20df67b65d3
 #   render with   attnforge render specs/differential.yaml
 """The kernels: One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  dbf9cd5398e35673
-#   text hash     0ae42f2ac83fd475
+#   content hash  57d1e9378ae553b3
+#   text hash     0a08262c6e860b7d
 #   render with   attnforge render specs/differential.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

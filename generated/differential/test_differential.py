@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  dbf9cd5398e35673
-#   text hash     bcf6429252f9df05
+#   content hash  57d1e9378ae553b3
+#   text hash     08522ebfec03f305
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

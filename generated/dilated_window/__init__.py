@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  436ff972aa194c17
-#   text hash     804dfe5891d469ed
+#   content hash  2cbfa2facf0663ab
+#   text hash     e9b2d5924913e43b
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  436ff972aa194c17
-#   text hash     39c2de0f85f0b09c
+#   content hash  2cbfa2facf0663ab
+#   text hash     f97f14d747bb36eb
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  436ff972aa194c17
-#   text hash     28e4bd41c8988ce1
+#   content hash  2cbfa2facf0663ab
+#   text hash     832e7770b30a9103
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  436ff972aa194c17
-#   text hash     9ffa33a3096429af
+#   content hash  2cbfa2facf0663ab
+#   text hash     381022c64554712c
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

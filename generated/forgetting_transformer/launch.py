@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2cf6cc5f20c5b616
-#   text hash     bbbb177d2c3ba9cf
+#   content hash  4f4b877f51c29b25
+#   text hash     b60ceb3e7d8c8c55
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2cf6cc5f20c5b616
-#   text hash     afbe5786e987f5b8
+#   content hash  4f4b877f51c29b25
+#   text hash     19eb7439f4578cdb
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

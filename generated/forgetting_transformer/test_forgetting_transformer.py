@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2cf6cc5f20c5b616
-#   text hash     d2d71b71e0b10bcb
+#   content hash  4f4b877f51c29b25
+#   text hash     721aeb731f73e555
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  32bef7f98b4a7365
-#   text hash     2eb6df0c6bdf380a
+#   content hash  8540040c96eb1dad
+#   text hash     a4238eda7a6ddf53
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

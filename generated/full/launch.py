@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  32bef7f98b4a7365
-#   text hash     7579ec32246dd508
+#   content hash  8540040c96eb1dad
+#   text hash     4c57237414f86191
 #   render with   attnforge render specs/full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0e1ad76b423c8d23
-#   text hash     d3cc1669580b4df1
+#   content hash  763f9c6a5155276c
+#   text hash     6d4a4c354aeadde7
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0e1ad76b423c8d23
-#   text hash     133ae47ea48167bd
+#   content hash  763f9c6a5155276c
+#   text hash     df623187ed71738e
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernels: The global layers of Gemma 2, with capped scores.
 

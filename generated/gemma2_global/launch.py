@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0e1ad76b423c8d23
-#   text hash     eec44c4dd54f6a01
+#   content hash  763f9c6a5155276c
+#   text hash     aec06f5696eac1cc
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  175849fa5a4d41bd
-#   text hash     19d87545e246a02b
+#   content hash  53cc4d369d0dc501
+#   text hash     672e285ee7c6ed0c
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

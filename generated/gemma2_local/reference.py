@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  175849fa5a4d41bd
-#   text hash     9fc6f7648a754f47
+#   content hash  53cc4d369d0dc501
+#   text hash     f81abd3e13a628a2
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  5c78d69b40689254
-#   text hash     e26a47c97652e29e
+#   content hash  fa7e768d8de82d71
+#   text hash     29cbfe87c6ffdc28
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernels: Causal attention with dropout of the weights, for training.
 

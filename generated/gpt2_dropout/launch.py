@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  5c78d69b40689254
-#   text hash     e865d00a59e81535
+#   content hash  fa7e768d8de82d71
+#   text hash     2bd22658ea01abc0
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  5c78d69b40689254
-#   text hash     4a9849a5b7c9ae92
+#   content hash  fa7e768d8de82d71
+#   text hash     853ba263ad8f7dc7
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

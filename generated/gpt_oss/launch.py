@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  26b4006ada61bb42
-#   text hash     fe911587bc5bb7bd
+#   content hash  056bf455c3264c9d
+#   text hash     f5858a21f8a54580
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  26b4006ada61bb42
-#   text hash     2265b6979b23e02a
+#   content hash  056bf455c3264c9d
+#   text hash     d2a9fbd60fc390af
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  1fdb9cc0e40596fb
-#   text hash     3faf76f5c0668194
+#   content hash  c107b0f0ebba1db4
+#   text hash     dd0a6b895dd92f6f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  1af62c27f41ff726
-#   text hash     840e33f845f78db3
+#   content hash  37ab10467927f8f5
+#   text hash     bf5a4d2e1812cf2e
 #   render with   attnforge render specs/kerple.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  1af62c27f41ff726
-#   text hash     1e525bccf45d1c0d
+#   content hash  37ab10467927f8f5
+#   text hash     ce20c7dd472714fa
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  866060be4272cf3c
-#   text hash     89c7c206f5a270c8
+#   content hash  b1dd2b0d25c2f3f9
+#   text hash     06bfe8a7c1f31faa
 #   render with   attnforge render specs/llama3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  866060be4272cf3c
-#   text hash     c566c85160ca20cf
+#   content hash  b1dd2b0d25c2f3f9
+#   text hash     445130dc8f50da92
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  538589c6c0b633bb
-#   text hash     39a184da400dee68
+#   content hash  afbe007430eae9d8
+#   text hash     2c9010d346d0da41
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernels: Llama 3 on documents packed into one row, none of which sees another.
 
@@ -73,8 +73,10 @@ def key_states(
     k_segments_k_most = tl.load(k_bounds_base + tile * 2 + 1, mask=tile < k_tiles, other=0)
     some = k_first <= k_last
     every = k_first + BLOCK_N <= k_len
-    some &= (k_first <= q_last) & (q_segments_q_least <= k_segments_k_most) & (k_segments_k_least <= q_segments_q_most)
-    every &= (k_last <= q_first) & (q_segments_q_least == k_segments_k_most) & (q_segments_q_most == k_segments_k_least)
+    some &= k_first <= q_last  # causal
+    every &= k_last <= q_first  # causal
+    some &= (q_segments_q_least <= k_segments_k_most) & (k_segments_k_least <= q_segments_q_most)  # segments
+    every &= (q_segments_q_least == k_segments_k_most) & (q_segments_q_most == k_segments_k_least)  # segments
     return some, some & every
 
 
@@ -98,8 +100,10 @@ def query_states(
     q_segments_q_most = tl.load(q_bounds_base + tile * 2 + 1, mask=tile < q_tiles, other=0)
     some = q_first <= q_last
     every = q_first + BLOCK_M <= k_len
-    some &= (k_first <= q_last) & (q_segments_q_least <= k_segments_k_most) & (k_segments_k_least <= q_segments_q_most)
-    every &= (k_last <= q_first) & (q_segments_q_least == k_segments_k_most) & (q_segments_q_most == k_segments_k_least)
+    some &= k_first <= q_last  # causal
+    every &= k_last <= q_first  # causal
+    some &= (q_segments_q_least <= k_segments_k_most) & (k_segments_k_least <= q_segments_q_most)  # segments
+    every &= (q_segments_q_least == k_segments_k_most) & (q_segments_q_most == k_segments_k_least)  # segments
     return some, some & every
 
 

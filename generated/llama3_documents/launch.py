@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  538589c6c0b633bb
-#   text hash     e53956b518cd6cf7
+#   content hash  afbe007430eae9d8
+#   text hash     7bab46833129d402
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

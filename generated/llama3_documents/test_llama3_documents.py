@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  538589c6c0b633bb
-#   text hash     8296f6bace2c287f
+#   content hash  afbe007430eae9d8
+#   text hash     493f86f2bc8292ff
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  7ab3a06c5318ed82
-#   text hash     f3f14944083a22fc
+#   content hash  927c9cb38aa8b37e
+#   text hash     e089c07d127e6479
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  699566d2a3ac937f
-#   text hash     ca8c1c5ff8ebedb6
+#   content hash  0202d488297b9dc9
+#   text hash     c5ad9317eaac1843
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  699566d2a3ac937f
-#   text hash     0639bbc4c7ec19c2
+#   content hash  0202d488297b9dc9
+#   text hash     d0c6a25076b222c9
 #   render with   attnforge render specs/log_decay.yaml
 """The kernels: Causal attention that forgets by a decay learned for each token and head.
 

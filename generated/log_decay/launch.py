@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  699566d2a3ac937f
-#   text hash     4761dd27e02ed14b
+#   content hash  0202d488297b9dc9
+#   text hash     2980368bbc70f49e
 #   render with   attnforge render specs/log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  699566d2a3ac937f
-#   text hash     65845d2c436e1360
+#   content hash  0202d488297b9dc9
+#   text hash     4238271653254b70
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  5f1d24ff9d01dcc8
-#   text hash     b5e13e5df7a9f000
+#   content hash  a660d6f7e819dfb8
+#   text hash     415e056152fed424
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  5f1d24ff9d01dcc8
-#   text hash     91b065d0acb18b54
+#   content hash  a660d6f7e819dfb8
+#   text hash     1c741c1e588e210a
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  5f1d24ff9d01dcc8
-#   text hash     6144425d8c1496de
+#   content hash  a660d6f7e819dfb8
+#   text hash     c5b975fa1f726e2e
 #   render with   attnforge render specs/longformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

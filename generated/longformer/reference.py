@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  5f1d24ff9d01dcc8
-#   text hash     67c1a48d12396d81
+#   content hash  a660d6f7e819dfb8
+#   text hash     c967f01ddb771b82
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

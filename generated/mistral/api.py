@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c7476c262a93d513
-#   text hash     eec33cffab085573
+#   content hash  ca55b7e8dd45ce0a
+#   text hash     ab046ec0ab339f60
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c7476c262a93d513
-#   text hash     7249a217464bf046
+#   content hash  ca55b7e8dd45ce0a
+#   text hash     93be210451a6d6f8
 #   render with   attnforge render specs/mistral.yaml
 """The kernels: Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c7476c262a93d513
-#   text hash     938a4ce0903a1a3e
+#   content hash  ca55b7e8dd45ce0a
+#   text hash     93433883709cd232
 #   render with   attnforge render specs/mistral.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

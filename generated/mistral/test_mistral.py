@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c7476c262a93d513
-#   text hash     8acaf11c3f88dd9c
+#   content hash  ca55b7e8dd45ce0a
+#   text hash     25fc7df765101cdc
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

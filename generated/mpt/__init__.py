@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  6a4da5f27a1f471a
-#   text hash     71d8bf16a195ad1b
+#   content hash  3a2559149e73ba8c
+#   text hash     d2ad326cfdb3bd58
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

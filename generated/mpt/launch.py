@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  6a4da5f27a1f471a
-#   text hash     4a13a61f4dcc1ba3
+#   content hash  3a2559149e73ba8c
+#   text hash     bbc2a96d4e6df590
 #   render with   attnforge render specs/mpt.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

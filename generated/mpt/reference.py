@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  6a4da5f27a1f471a
-#   text hash     807488ff4e548d00
+#   content hash  3a2559149e73ba8c
+#   text hash     30892ae65e23ab55
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  5752b6c5e6b91fe8
-#   text hash     a4e86ea172f94cb9
+#   content hash  8802d6781f9689a2
+#   text hash     934a1adf4a8c60c4
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see those at most 3 rows and columns away.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  5752b6c5e6b91fe8
-#   text hash     e012d9991db79716
+#   content hash  8802d6781f9689a2
+#   text hash     966425ff64ee71d4
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

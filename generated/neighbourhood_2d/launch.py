@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  5752b6c5e6b91fe8
-#   text hash     15052a800afc4c58
+#   content hash  8802d6781f9689a2
+#   text hash     84967d2bd5ce2a88
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

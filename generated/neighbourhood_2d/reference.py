@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  5752b6c5e6b91fe8
-#   text hash     8a006b968fa04a64
+#   content hash  8802d6781f9689a2
+#   text hash     3979a8b38640fa7f
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  5752b6c5e6b91fe8
-#   text hash     36de78a8cbe389d7
+#   content hash  8802d6781f9689a2
+#   text hash     12d329794cd72894
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

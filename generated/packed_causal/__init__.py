@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ea8574131dfd9cdc
-#   text hash     c205aa90ebe63fcc
+#   content hash  f779c01e8bd19f31
+#   text hash     f6a6a93bb3501654
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ea8574131dfd9cdc
-#   text hash     c0923173f89a7d8d
+#   content hash  f779c01e8bd19f31
+#   text hash     9ca8942514c78ee5
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernels: Causal attention for sequences packed into one tensor.
 

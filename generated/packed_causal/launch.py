@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ea8574131dfd9cdc
-#   text hash     5fadc45936f08959
+#   content hash  f779c01e8bd19f31
+#   text hash     60769e4f29de96dd
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

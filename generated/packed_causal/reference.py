@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ea8574131dfd9cdc
-#   text hash     b49753755adb13c2
+#   content hash  f779c01e8bd19f31
+#   text hash     a258ec50a8a41b3d
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  11b0773db77a8f46
-#   text hash     9a1f7cf2a7fe8221
+#   content hash  f826e4a5b22f01aa
+#   text hash     4e348909656fb900
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

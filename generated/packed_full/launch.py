@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  11b0773db77a8f46
-#   text hash     6f3115855ce155fb
+#   content hash  f826e4a5b22f01aa
+#   text hash     d03a00a174291440
 #   render with   attnforge render specs/packed_full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  11b0773db77a8f46
-#   text hash     b2897d83e59c51bb
+#   content hash  f826e4a5b22f01aa
+#   text hash     7a772131b52b7da1
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  602b4ba3912f0ce5
-#   text hash     fc214b2e46240751
+#   content hash  9ed52f1f4783b12c
+#   text hash     2e2cfad417a6c2bf
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  602b4ba3912f0ce5
-#   text hash     1ec8471534c0ed5e
+#   content hash  9ed52f1f4783b12c
+#   text hash     f80dc5fbd95eaf48
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  602b4ba3912f0ce5
-#   text hash     1ac6630472ff497d
+#   content hash  9ed52f1f4783b12c
+#   text hash     da8f5adf235d4883
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  27fbb73e4bcdc294
-#   text hash     1122f2ccb9b78af2
+#   content hash  b3be82baabd2827e
+#   text hash     194bf4254752b556
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  27fbb73e4bcdc294
-#   text hash     c9c10a74d88a0a16
+#   content hash  b3be82baabd2827e
+#   text hash     dfcd9aa1576a60df
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernels: Causal attention with rotary embedding for sequences packed into one tensor.
 

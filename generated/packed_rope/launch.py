@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  27fbb73e4bcdc294
-#   text hash     4adb366ec3f36e75
+#   content hash  b3be82baabd2827e
+#   text hash     4488495ae49d2b95
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  27fbb73e4bcdc294
-#   text hash     64ba8c244972210e
+#   content hash  b3be82baabd2827e
+#   text hash     9d7b2098da9d7f06
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  27fbb73e4bcdc294
-#   text hash     1c7ddb37c544f966
+#   content hash  b3be82baabd2827e
+#   text hash     5756105120cd9762
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

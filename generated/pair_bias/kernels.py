@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a27a75a64d357b46
-#   text hash     c5c38d287588e5ab
+#   content hash  9fb9d40c9b092a71
+#   text hash     8f30a145afbf77bd
 #   render with   attnforge render specs/pair_bias.yaml
 """The kernels: Attention with a learned bias for each pair of positions.
 

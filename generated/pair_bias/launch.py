@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a27a75a64d357b46
-#   text hash     6f1c06438d88af51
+#   content hash  9fb9d40c9b092a71
+#   text hash     7a1106a5a41824cb
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

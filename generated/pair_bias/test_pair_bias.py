@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a27a75a64d357b46
-#   text hash     2c5c8637622045b7
+#   content hash  9fb9d40c9b092a71
+#   text hash     0231c09aa8c081b1
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  516d6fd4e3a1688d
-#   text hash     169790985cf1f90a
+#   content hash  b63a61f1f55a27cf
+#   text hash     c400e66f9d723809
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  516d6fd4e3a1688d
-#   text hash     4b898bc072e2de23
+#   content hash  b63a61f1f55a27cf
+#   text hash     9db43e9e4b89f83b
 #   render with   attnforge render specs/paligemma.yaml
 """The kernels: An image and a prompt that all see as a prefix, and text that sees causally.
 

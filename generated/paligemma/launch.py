@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  516d6fd4e3a1688d
-#   text hash     26f1bf72be4a20c6
+#   content hash  b63a61f1f55a27cf
+#   text hash     501dd1ac7a349a08
 #   render with   attnforge render specs/paligemma.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

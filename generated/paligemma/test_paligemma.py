@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  516d6fd4e3a1688d
-#   text hash     4c33b1d4f6d61ddb
+#   content hash  b63a61f1f55a27cf
+#   text hash     c440806ec4c81976
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c0222ef6f8a4990c
-#   text hash     96e70135e9e611c0
+#   content hash  c9411e48a7dfbd2c
+#   text hash     fb7901798f3de3a4
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

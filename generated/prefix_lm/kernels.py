@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c0222ef6f8a4990c
-#   text hash     9c5bd456dd796e54
+#   content hash  c9411e48a7dfbd2c
+#   text hash     37e47c24d4a4db60
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernels: Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c0222ef6f8a4990c
-#   text hash     70e96c4096958d15
+#   content hash  c9411e48a7dfbd2c
+#   text hash     2f82f346f1dd3cad
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c0222ef6f8a4990c
-#   text hash     76f03fe3b1058201
+#   content hash  c9411e48a7dfbd2c
+#   text hash     8372b6b8c86e9de9
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

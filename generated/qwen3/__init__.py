@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0187bd49a9170386
-#   text hash     6d34f1b3ce225068
+#   content hash  ce415dc8cf7fbdae
+#   text hash     a77467da52f193f0
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0187bd49a9170386
-#   text hash     df50d9501b29f235
+#   content hash  ce415dc8cf7fbdae
+#   text hash     7d27335b17ebc9f1
 #   render with   attnforge render specs/qwen3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

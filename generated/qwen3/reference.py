@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0187bd49a9170386
-#   text hash     785573f167095938
+#   content hash  ce415dc8cf7fbdae
+#   text hash     5dd5975c5849796f
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0187bd49a9170386
-#   text hash     9d1f0a7573ee24ce
+#   content hash  ce415dc8cf7fbdae
+#   text hash     baa17812bf174b0c
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

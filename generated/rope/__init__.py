@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f28a2a41fb34b8ce
-#   text hash     a972c4beedb29f92
+#   content hash  e667632cefa427ab
+#   text hash     db84adc9f38cb689
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f28a2a41fb34b8ce
-#   text hash     9db4dc4c0f2e4a8e
+#   content hash  e667632cefa427ab
+#   text hash     f312974c2aada964
 #   render with   attnforge render specs/rope.yaml
 """The kernels: Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f28a2a41fb34b8ce
-#   text hash     befe0a31d7a9ea8d
+#   content hash  e667632cefa427ab
+#   text hash     4e2dcae8d1677230
 #   render with   attnforge render specs/rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f28a2a41fb34b8ce
-#   text hash     12aaa797e2eb0a42
+#   content hash  e667632cefa427ab
+#   text hash     171b9fcea58037aa
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f28a2a41fb34b8ce
-#   text hash     70ecbe72f4bafef2
+#   content hash  e667632cefa427ab
+#   text hash     14f0c004f3eccfbe
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  fb306f09454d33bf
-#   text hash     f5c1d8db425ad2b7
+#   content hash  eeeb4e0050ebe481
+#   text hash     37801706e4940b4f
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  fb306f09454d33bf
-#   text hash     d0fb738edd80823b
+#   content hash  eeeb4e0050ebe481
+#   text hash     728eab608b5c04ff
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  fb306f09454d33bf
-#   text hash     6e5a5b84b680044c
+#   content hash  eeeb4e0050ebe481
+#   text hash     d3f824b56ee1e17c
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

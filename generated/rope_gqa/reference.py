@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  fb306f09454d33bf
-#   text hash     26f2b2219268929f
+#   content hash  eeeb4e0050ebe481
+#   text hash     537561b5e009c50f
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

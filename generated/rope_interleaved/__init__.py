@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  8d1558a5fa265eb4
-#   text hash     978b91133d49c8af
+#   content hash  02efa1d761a28f8e
+#   text hash     ede3913eb1fca5e3
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

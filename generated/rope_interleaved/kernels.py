@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  8d1558a5fa265eb4
-#   text hash     50c86b4b46d04bab
+#   content hash  02efa1d761a28f8e
+#   text hash     57e81c36e478cf9b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernels: Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  8d1558a5fa265eb4
-#   text hash     04d22dee95906f8e
+#   content hash  02efa1d761a28f8e
+#   text hash     bc31ef0f4c4180a3
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

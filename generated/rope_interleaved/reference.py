@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  8d1558a5fa265eb4
-#   text hash     18aba5ed3007ceff
+#   content hash  02efa1d761a28f8e
+#   text hash     a7e6f59883ee20ae
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  8d1558a5fa265eb4
-#   text hash     038c22a709d52177
+#   content hash  02efa1d761a28f8e
+#   text hash     43f1fbfc234423c0
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

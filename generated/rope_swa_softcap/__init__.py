@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  b847426bf2e106d7
-#   text hash     a2ac2f5e0daac968
+#   content hash  a5facdc397bcd623
+#   text hash     49ebe953ca8e68db
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

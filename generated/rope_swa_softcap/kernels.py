@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  b847426bf2e106d7
-#   text hash     5de864d4f80045d6
+#   content hash  a5facdc397bcd623
+#   text hash     4b74ee0965b94a8a
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernels: Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  b847426bf2e106d7
-#   text hash     38b2ccdeb0fcb2d0
+#   content hash  a5facdc397bcd623
+#   text hash     1c970a88b9a8607e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  b847426bf2e106d7
-#   text hash     6f409d51c11669f8
+#   content hash  a5facdc397bcd623
+#   text hash     ecf2a9e29ed66735
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

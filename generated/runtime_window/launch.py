@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c621240e47ff106f
-#   text hash     40823ac7e7f7045b
+#   content hash  2f868c6e150ddb3d
+#   text hash     02efaa546fc9398d
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c621240e47ff106f
-#   text hash     e3ff90533f0f70b8
+#   content hash  2f868c6e150ddb3d
+#   text hash     80855713346e1078
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  5cedf467e358f5df
-#   text hash     4c5f60db7e39951d
+#   content hash  29809f8bd927123f
+#   text hash     6a55adf01d946573
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own.
 

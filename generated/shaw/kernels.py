@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  5cedf467e358f5df
-#   text hash     8b862b7c1ab5b868
+#   content hash  29809f8bd927123f
+#   text hash     53ffd7ad6b881ee0
 #   render with   attnforge render specs/shaw.yaml
 """The kernels: Attention in which each query gives each distance up to 16 a score of its own.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  5cedf467e358f5df
-#   text hash     92c0960423dffdfe
+#   content hash  29809f8bd927123f
+#   text hash     a8df77ca0086dc73
 #   render with   attnforge render specs/shaw.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

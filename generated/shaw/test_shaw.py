@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  5cedf467e358f5df
-#   text hash     ed9f9637b6f921a3
+#   content hash  29809f8bd927123f
+#   text hash     4ddb910a1d2d1c65
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

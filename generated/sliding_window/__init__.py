@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c5890f89575b6181
-#   text hash     2f5bfa6b97b2bcf5
+#   content hash  7d2bc6bc30f31a70
+#   text hash     e026032670b6d2fe
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c5890f89575b6181
-#   text hash     f48dd909e6300b8f
+#   content hash  7d2bc6bc30f31a70
+#   text hash     b842fccc6c33a076
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernels: Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c5890f89575b6181
-#   text hash     2b15b9b66b72110b
+#   content hash  7d2bc6bc30f31a70
+#   text hash     1a37aa221e989ca6
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c5890f89575b6181
-#   text hash     a2a94c2a3c4d26ae
+#   content hash  7d2bc6bc30f31a70
+#   text hash     99fc9d4bc1a3ad3d
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c5890f89575b6181
-#   text hash     bc1a8e3ba02738c7
+#   content hash  7d2bc6bc30f31a70
+#   text hash     173804951c45295e
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

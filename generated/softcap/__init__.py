@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  53ae36c16a923dce
-#   text hash     706f2c1ce03ac067
+#   content hash  4fea24453779340c
+#   text hash     4844fb701abb8340
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  53ae36c16a923dce
-#   text hash     764a11431b0ed1b4
+#   content hash  4fea24453779340c
+#   text hash     1897ce8e713e2b9b
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

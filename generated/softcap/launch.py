@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  53ae36c16a923dce
-#   text hash     e2abad3003caacf4
+#   content hash  4fea24453779340c
+#   text hash     11c62cc524bb8e26
 #   render with   attnforge render specs/softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

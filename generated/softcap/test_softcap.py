@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  53ae36c16a923dce
-#   text hash     5641e69d0772a09d
+#   content hash  4fea24453779340c
+#   text hash     6e8fa51b622dc21c
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

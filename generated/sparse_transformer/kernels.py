@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1ec2bee0fda6a9ad
-#   text hash     4f024c6decd0fbcb
+#   content hash  197d22680a8d4ed1
+#   text hash     065fa43a47d36e9e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernels: Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1ec2bee0fda6a9ad
-#   text hash     64a5a7ce51fc862a
+#   content hash  197d22680a8d4ed1
+#   text hash     ae02fe5c32475ddd
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

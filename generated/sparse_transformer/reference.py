@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1ec2bee0fda6a9ad
-#   text hash     3e6fe8557d8b57de
+#   content hash  197d22680a8d4ed1
+#   text hash     978b9be1cefdb7cd
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

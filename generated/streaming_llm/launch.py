@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1124f498e511b04b
-#   text hash     7711fb430820d65b
+#   content hash  b10f9e6fa2f2c7c2
+#   text hash     85830d026ff4c6ad
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  de79b68e47aeaf81
-#   text hash     4b10e9f535af6b76
+#   content hash  35950144da7816c6
+#   text hash     7c84b606d21bf64d
 #   render with   attnforge render specs/swin.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

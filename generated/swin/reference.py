@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  de79b68e47aeaf81
-#   text hash     f300fcd18228f99c
+#   content hash  35950144da7816c6
+#   text hash     7eb2eab915c1fdfb
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  de79b68e47aeaf81
-#   text hash     08290a009d19dbc3
+#   content hash  35950144da7816c6
+#   text hash     e4034b62aade419b
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  33ad24778f7cae7b
-#   text hash     5738bc64681c64f7
+#   content hash  44852f8574eaf9dd
+#   text hash     76d958d4b9066e1c
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  33ad24778f7cae7b
-#   text hash     b816b671c4c627d8
+#   content hash  44852f8574eaf9dd
+#   text hash     5045ed6deb51286c
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

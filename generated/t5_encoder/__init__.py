@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  86e6108fa1d9046a
-#   text hash     f9947a8578709874
+#   content hash  4653f82e84fec050
+#   text hash     e464eeaff6b4b102
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

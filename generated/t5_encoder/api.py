@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  86e6108fa1d9046a
-#   text hash     8b125e9759b17fc3
+#   content hash  4653f82e84fec050
+#   text hash     5da48a683d018fb8
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  86e6108fa1d9046a
-#   text hash     93d9390a21af5739
+#   content hash  4653f82e84fec050
+#   text hash     6a4d16b99b652b77
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernels: Attention with T5's learned biases for distances in both directions.
 

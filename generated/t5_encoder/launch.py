@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  86e6108fa1d9046a
-#   text hash     73a5f9bf1894db5b
+#   content hash  4653f82e84fec050
+#   text hash     a0172973e8a5266b
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

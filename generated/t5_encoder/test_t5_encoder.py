@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  86e6108fa1d9046a
-#   text hash     aea72d1fc6bea0ef
+#   content hash  4653f82e84fec050
+#   text hash     8428bf632715e46a
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

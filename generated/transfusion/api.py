@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  ace2153aea2d339b
-#   text hash     9495594ebe92d32a
+#   content hash  08a9e851fc681cb9
+#   text hash     be0ff311446c40d4
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  ace2153aea2d339b
-#   text hash     8747935807ed7b57
+#   content hash  08a9e851fc681cb9
+#   text hash     483fc411e7a8d9e5
 #   render with   attnforge render specs/transfusion.yaml
 """The kernels: Causal attention in which the patches of one image see each other.
 
@@ -73,10 +73,12 @@ def key_states(
     image_k_most = tl.load(k_bounds_base + tile * 2 + 1, mask=tile < k_tiles, other=0)
     some = k_first <= k_last
     every = k_first + BLOCK_N <= k_len
-    some &= (k_first <= q_last) | (image_q_least <= image_k_most) & (image_k_least <= image_q_most) & (image_q_most > 0)
+    some &= (k_first <= q_last) | (image_q_least <= image_k_most) & (image_k_least <= image_q_most) & (
+        image_q_most > 0
+    )  # any(causal, image[q] == image[k] and image[q] > 0)
     every &= (k_last <= q_first) | (image_q_least == image_k_most) & (image_q_most == image_k_least) & (
         image_q_least > 0
-    )
+    )  # any(causal, image[q] == image[k] and image[q] > 0)
     return some, some & every
 
 
@@ -91,10 +93,12 @@ def query_states(
     image_q_most = tl.load(q_bounds_base + tile * 2 + 1, mask=tile < q_tiles, other=0)
     some = q_first <= q_last
     every = q_first + BLOCK_M <= k_len
-    some &= (k_first <= q_last) | (image_q_least <= image_k_most) & (image_k_least <= image_q_most) & (image_q_most > 0)
+    some &= (k_first <= q_last) | (image_q_least <= image_k_most) & (image_k_least <= image_q_most) & (
+        image_q_most > 0
+    )  # any(causal, image[q] == image[k] and image[q] > 0)
     every &= (k_last <= q_first) | (image_q_least == image_k_most) & (image_q_most == image_k_least) & (
         image_q_least > 0
-    )
+    )  # any(causal, image[q] == image[k] and image[q] > 0)
     return some, some & every
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  ace2153aea2d339b
-#   text hash     ee78d8d3abeff279
+#   content hash  08a9e851fc681cb9
+#   text hash     430256913886a268
 #   render with   attnforge render specs/transfusion.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

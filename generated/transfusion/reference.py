@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  ace2153aea2d339b
-#   text hash     9b4074bbd968079c
+#   content hash  08a9e851fc681cb9
+#   text hash     b6be06298bed25a7
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

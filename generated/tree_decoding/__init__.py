@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b614fd5326f538b8
-#   text hash     81efe3a476b96e2f
+#   content hash  3bae5977c027814b
+#   text hash     58909235b7dbd110
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

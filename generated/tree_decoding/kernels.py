@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b614fd5326f538b8
-#   text hash     fd692dc728f0f80b
+#   content hash  3bae5977c027814b
+#   text hash     85a50fb3f7a36082
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernels: A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b614fd5326f538b8
-#   text hash     d9f534d8f2a83c0a
+#   content hash  3bae5977c027814b
+#   text hash     e56f2191ecec294c
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -11,7 +11,8 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 
-from . import calculus, intervals, printers, walk
+from . import calculus, intervals, printers
+from .binding import Line, label
 from .expression import Node
 from .intervals import FALSE, TRUE, Ends
 from .leaves import Leaf, Reader, Side
@@ -106,17 +107,18 @@ class Skips:
         return tuple(lines)
 
     @cached_property
-    def states(self) -> tuple[str, ...]:
-        """The statements from a tile's extremes to `some` and `every`: whether it shows anything, and all."""
-        whole = walk.mask(self.spec)
-        assert whole is not None
-        found = intervals.condition(whole, self._known)
-        shared, (every, some) = calculus.share([found.least, found.most], "part")
-        lines = [f"{name} = {self._text(node)}" for name, node in shared]
-        for name, node in (("some", some), ("every", every)):
-            if node != TRUE:
-                lines.append(f"{name} &= {'tile < 0' if node == FALSE else self._text(node)}")
-        return tuple(lines)
+    def states(self) -> tuple[tuple[Line, ...], ...]:
+        """For each mask what makes of a tile's extremes `some` and `every`: whether it shows anything, and all."""
+        found = []
+        for i, mask in enumerate(self.spec.masks):
+            shared, (every, some) = calculus.share(list(intervals.condition(mask.keep, self._known)), f"state{i}_")
+            lines = [Line(f"{name} = {self._text(node)}", "") for name, node in shared]
+            for name, node in (("some", some), ("every", every)):
+                if node != TRUE:
+                    value = "tile < 0" if node == FALSE else self._text(node)
+                    lines.append(Line(f"{name} &= {value}", label(mask.label)))
+            found.append(tuple(lines))
+        return tuple(found)
 
     @property
     def extremes(self) -> tuple[str, ...]:
@@ -138,7 +140,12 @@ class Skips:
     def parameters(self) -> tuple[str, ...]:
         """What the function takes beside the tiles in question and their size."""
         other: Side = "k" if self.own == "q" else "q"
-        texts = [*self.states, *self.extremes, *self.notes(other), "k_len" if self.own == "q" else "q_len k_len"]
+        texts = [
+            *(line.text for lines in self.states for line in lines),
+            *self.extremes,
+            *self.notes(other),
+            "k_len" if self.own == "q" else "q_len k_len",
+        ]
         words = {word for text in texts for word in re.findall(r"\w+", text)}
         made = {f"{leaf.name}_{end}" for leaf in (*self.noted(other), *self.blocks) for end in ("least", "most")}
         made |= {f"{other}_first", f"{other}_last"}
@@ -151,10 +158,8 @@ class Skips:
     @property
     def helpers(self) -> tuple[str, ...]:
         """The functions that the statements' text calls."""
-        whole = walk.mask(self.spec)
-        return (
-            printers.triton_helpers(intervals.condition(whole, self._known)) if whole is not None and self.any else ()
-        )
+        ends = [end for mask in self.spec.masks for end in intervals.condition(mask.keep, self._known)]
+        return printers.triton_helpers(ends) if self.any else ()
 
     @property
     def noting(self) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ LAYERS = [
     {"spec", "expression", "constants", "syntax", "parser", "yaml_source", "fields", "names", "terms", "schema"}
     | {"inputs", "indices", "evaluation"},
     {"calculus", "printers", "notation", "mathml", "javascript", "ranges", "linear", "normal", "intervals"},
-    {"leaves", "binding", "walk", "skips", "tiles", "faces", "plan", "oracle"},
+    {"leaves", "binding", "walk", "skips", "tiles", "faces", "plan", "oracle", "flex"},
     {"render", "format"},
     {"emit"},
     {"starter", "suite", "compile", "tuning", "bench", "profile"}

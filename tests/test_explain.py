@@ -495,9 +495,8 @@ def test_lines_are_traced_to_their_terms(load: Load) -> None:
         named = [name for name in labels if row.endswith(f"  # {name}") or row.strip() == f"# {name}"]
         if named:
             assert [labels[owner] for owner in owners] == named, row
-    assert "tl.minimum(q_last + 1, k_len)," in mine["causal"]
-    assert "tl.maximum(q_first - 31, 0)," in mine["sliding_window"]
-    assert not any("tl.maximum(q_first - 31" in row for row in mine["causal"])
+    assert "some &= k_first <= q_last  # causal" in mine["causal"]
+    assert any(row.startswith("every &= ") for row in mine["ks > 2"])
     assert any(row.startswith("ks_k = load_vector(") for row in mine["ks > 2"])
     assert any(row.startswith("temp = tl.load(") for row in mine["score * temp"])
     assert any(row.startswith("temp_sum += ") for row in mine["score * temp"])
@@ -507,6 +506,18 @@ def test_lines_are_traced_to_their_terms(load: Load) -> None:
     assert not any(row.startswith("ds = ds * slope1") for row in mine["score * temp"] | mine["alibi"])
     for name in labels:
         assert not any(row.startswith(("def ", "return", "m_new", "acc")) for row in mine[name])
+
+
+def test_ends_of_ranges_are_traced_to_their_terms(load: Load) -> None:
+    loaded = load("mask:\n  - causal\n  - sliding_window: {size: 32}\n")
+    text = render.render(loaded)["kernels.py"]
+    mine: list[set[str]] = [set(), set()]
+    for row, owners in zip(text.splitlines(), trace.lines(loaded, text), strict=True):
+        for owner in owners:
+            mine[owner].add(row.strip())
+    assert "tl.minimum(q_last + 1, k_len)," in mine[0]
+    assert "tl.maximum(q_first - 31, 0)," in mine[1]
+    assert not any("tl.maximum(q_first - 31" in row for row in mine[0])
 
 
 LOOKED_UP = """mask: [segments, tree, block_sparse: {block: 16}]

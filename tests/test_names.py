@@ -49,9 +49,9 @@ def neighbours(function: ast.FunctionDef) -> set[str]:
 def test_no_name_of_generated_functions_is_free_for_a_keyword(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "variant.yaml"
     path.write_text("name: variant\n" + SPECS[kind])
-    made = render.render(spec.load(path, terms=resources.terms_for(path)))
+    loaded = spec.load(path, terms=resources.terms_for(path))
     met = set()
-    for text in made.values():
+    for text in (*render.render(loaded).values(), render.export(loaded, "flex")):
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.FunctionDef):
                 met |= neighbours(node)

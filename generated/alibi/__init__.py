@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8e742247d132b00f
-#   text hash     269aff766369566a
+#   content hash  9c569bb1e669bf9e
+#   text hash     9f864d1bf184ef69
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

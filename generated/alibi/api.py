@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8e742247d132b00f
-#   text hash     48c42edd71e169b8
+#   content hash  9c569bb1e669bf9e
+#   text hash     771582f2caab7e62
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

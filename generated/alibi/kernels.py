@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8e742247d132b00f
-#   text hash     fb492f67168e01bf
+#   content hash  9c569bb1e669bf9e
+#   text hash     f8d1211833a3e8fd
 #   render with   attnforge render specs/alibi.yaml
 """The kernels: Causal attention with linear biases, one slope a head.
 

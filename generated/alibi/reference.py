@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8e742247d132b00f
-#   text hash     266ace321a8bbed4
+#   content hash  9c569bb1e669bf9e
+#   text hash     ab48d13db2529abe
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8e742247d132b00f
-#   text hash     7e4d2a2f401e837e
+#   content hash  9c569bb1e669bf9e
+#   text hash     2643f2794d4c1284
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

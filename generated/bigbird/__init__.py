@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1f19f37604474f73
-#   text hash     1a3dc7763aa7666c
+#   content hash  58562b7303ae5153
+#   text hash     db2b7b113b1ba62d
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

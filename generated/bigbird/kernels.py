@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1f19f37604474f73
-#   text hash     ef36e694c415cea5
+#   content hash  58562b7303ae5153
+#   text hash     fdea91fd08ee4a52
 #   render with   attnforge render specs/bigbird.yaml
 """The kernels: A window of three blocks, two global blocks, and random blocks that a mask gives.
 
@@ -137,12 +137,17 @@ def key_states(
     )
     some = k_first <= k_last
     every = k_first + BLOCK_N <= k_len
-    part0 = floor_div(q_first, 64) - floor_div(k_last, 64)
-    part1 = floor_div(q_last, 64) - floor_div(k_first, 64)
+    state0_0 = floor_div(q_first, 64) - floor_div(k_last, 64)
+    state0_1 = floor_div(q_last, 64) - floor_div(k_first, 64)
     some &= (
-        (tl.maximum(tl.maximum(part0, -part1), 0) <= 1) | (q_first < 128) | (k_first < 128) | (block_mask_qk_most != 0)
-    )
-    every &= (tl.maximum(-part0, part1) <= 1) | (q_last < 128) | (k_last < 128) | (block_mask_qk_least != 0)
+        (tl.maximum(tl.maximum(state0_0, -state0_1), 0) <= 1)
+        | (q_first < 128)
+        | (k_first < 128)
+        | (block_mask_qk_most != 0)
+    )  # any(abs(q // 64 - k // 64) <= 1, global_tokens, block_spa...
+    every &= (
+        (tl.maximum(-state0_0, state0_1) <= 1) | (q_last < 128) | (k_last < 128) | (block_mask_qk_least != 0)
+    )  # any(abs(q // 64 - k // 64) <= 1, global_tokens, block_spa...
     return some, some & every
 
 
@@ -175,12 +180,17 @@ def query_states(
     )
     some = q_first <= q_last
     every = q_first + BLOCK_M <= k_len
-    part0 = floor_div(q_first, 64) - floor_div(k_last, 64)
-    part1 = floor_div(q_last, 64) - floor_div(k_first, 64)
+    state0_0 = floor_div(q_first, 64) - floor_div(k_last, 64)
+    state0_1 = floor_div(q_last, 64) - floor_div(k_first, 64)
     some &= (
-        (tl.maximum(tl.maximum(part0, -part1), 0) <= 1) | (q_first < 128) | (k_first < 128) | (block_mask_qk_most != 0)
-    )
-    every &= (tl.maximum(-part0, part1) <= 1) | (q_last < 128) | (k_last < 128) | (block_mask_qk_least != 0)
+        (tl.maximum(tl.maximum(state0_0, -state0_1), 0) <= 1)
+        | (q_first < 128)
+        | (k_first < 128)
+        | (block_mask_qk_most != 0)
+    )  # any(abs(q // 64 - k // 64) <= 1, global_tokens, block_spa...
+    every &= (
+        (tl.maximum(-state0_0, state0_1) <= 1) | (q_last < 128) | (k_last < 128) | (block_mask_qk_least != 0)
+    )  # any(abs(q // 64 - k // 64) <= 1, global_tokens, block_spa...
     return some, some & every
 
 
@@ -203,27 +213,33 @@ def block_extremes(
 
 
 @triton.jit
-def bits(flags):
-    """Rows of 32 truth values as the bits of a number each."""
-    return tl.sum(flags.to(tl.int64) << tl.arange(0, 32).to(tl.int64)[None, :], 1)
-
-
-@triton.jit
-def pick(numbers, i):
-    """One of some numbers."""
-    return tl.sum(tl.where(tl.arange(0, 32) == i, numbers, 0))
-
-
-@triton.jit
-def count(word):
-    """How many bits of a number are set."""
-    return tl.sum((word >> tl.arange(0, 32).to(tl.int64)) & 1).to(tl.int32)
-
-
-@triton.jit
 def lowest(word):
     """The place of the lowest bit that is set: the exponent of that bit as a float."""
     return ((word & -word).to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 127
+
+
+@triton.jit
+def bits(flags, axis: tl.constexpr):
+    """Truth values as the bits of numbers."""
+    place = tl.arange(0, 32).to(tl.int64)
+    return tl.sum(flags.to(tl.int64) << (place[None, :] if axis == 1 else place), axis)
+
+
+@triton.jit
+def gather(flags):
+    """The start of a walk over what is true among 32 x 32: its words, and which of them are not empty."""
+    words = bits(flags, 1)
+    return words, bits(words != 0, 0), 0, tl.full([], 0, tl.int64)
+
+
+@triton.jit
+def following(words, waiting, word, left):
+    """The next step of that walk: the lowest bit of `left` is the next place in its word."""
+    left &= left - 1
+    used_up = left == 0
+    word = tl.where(used_up, lowest(waiting), word)
+    left = tl.where(used_up, tl.sum(tl.where(tl.arange(0, 32) == word, words, 0)), left)
+    return word, left, tl.where(used_up, waiting & (waiting - 1), waiting)
 
 
 @triton.jit
@@ -304,24 +320,22 @@ def forward(
             BLOCK_N,
         )
         some &= (others >= first) & (others < last)
-        mixed, full = bits(some & ~every), bits(some & every)
-        for word in tl.range(tl.maximum(first // 32 - page * 32, 0), tl.minimum(tl.cdiv(last, 32) - page * 32, 32)):
-            left = pick(mixed, word)
-            for _ in tl.range(0, count(left)):
-                k_start = (page * 1024 + word * 32 + lowest(left)) * BLOCK_N
-                left &= left - 1
-                acc, m, l = attend(
-                    acc, m, l, q_tile, k_desc, v_desc, b, h, k_start, k_len, units, row, q_pos, q_len, block_mask_base,
-                    block_mask_stride_query, block_mask_stride_key, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, MASKED=True
-                )  # fmt: skip
-            left = pick(full, word)
-            for _ in tl.range(0, count(left)):
-                k_start = (page * 1024 + word * 32 + lowest(left)) * BLOCK_N
-                left &= left - 1
-                acc, m, l = attend(
-                    acc, m, l, q_tile, k_desc, v_desc, b, h, k_start, k_len, units, row, q_pos, q_len, block_mask_base,
-                    block_mask_stride_query, block_mask_stride_key, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, MASKED=False
-                )  # fmt: skip
+        words, waiting, word, left = gather(some & ~every)
+        for _ in tl.range(0, tl.sum((some & ~every).to(tl.int32))):
+            word, left, waiting = following(words, waiting, word, left)
+            k_start = (page * 1024 + word * 32 + lowest(left)) * BLOCK_N
+            acc, m, l = attend(
+                acc, m, l, q_tile, k_desc, v_desc, b, h, k_start, k_len, units, row, q_pos, q_len, block_mask_base,
+                block_mask_stride_query, block_mask_stride_key, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, MASKED=True
+            )  # fmt: skip
+        words, waiting, word, left = gather(some & every)
+        for _ in tl.range(0, tl.sum((some & every).to(tl.int32))):
+            word, left, waiting = following(words, waiting, word, left)
+            k_start = (page * 1024 + word * 32 + lowest(left)) * BLOCK_N
+            acc, m, l = attend(
+                acc, m, l, q_tile, k_desc, v_desc, b, h, k_start, k_len, units, row, q_pos, q_len, block_mask_base,
+                block_mask_stride_query, block_mask_stride_key, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, MASKED=False
+            )  # fmt: skip
 
     # rows without keys: 0, and an LSE of -inf
     out = acc / tl.where(l == 0, 1.0, l)[:, None]
@@ -422,26 +436,24 @@ def backward_dkv(
             BLOCK_M,
         )
         some &= (others >= first) & (others < last)
-        mixed, full = bits(some & ~every), bits(some & every)
-        for word in tl.range(tl.maximum(first // 32 - page * 32, 0), tl.minimum(tl.cdiv(last, 32) - page * 32, 32)):
-            left = pick(mixed, word)
-            for _ in tl.range(0, count(left)):
-                q_start = (page * 1024 + word * 32 + lowest(left)) * BLOCK_M
-                left &= left - 1
-                dk, dv = learn_from_queries(
-                    dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_base, delta_base, b, h, q_start, q_len, k_len, units,
-                    k_pos, block_mask_base, block_mask_stride_query, block_mask_stride_key, BLOCK_M, BLOCK_D, BLOCK_DV,
-                    PRECISION, MASKED=True
-                )  # fmt: skip
-            left = pick(full, word)
-            for _ in tl.range(0, count(left)):
-                q_start = (page * 1024 + word * 32 + lowest(left)) * BLOCK_M
-                left &= left - 1
-                dk, dv = learn_from_queries(
-                    dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_base, delta_base, b, h, q_start, q_len, k_len, units,
-                    k_pos, block_mask_base, block_mask_stride_query, block_mask_stride_key, BLOCK_M, BLOCK_D, BLOCK_DV,
-                    PRECISION, MASKED=False
-                )  # fmt: skip
+        words, waiting, word, left = gather(some & ~every)
+        for _ in tl.range(0, tl.sum((some & ~every).to(tl.int32))):
+            word, left, waiting = following(words, waiting, word, left)
+            q_start = (page * 1024 + word * 32 + lowest(left)) * BLOCK_M
+            dk, dv = learn_from_queries(
+                dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_base, delta_base, b, h, q_start, q_len, k_len, units,
+                k_pos, block_mask_base, block_mask_stride_query, block_mask_stride_key, BLOCK_M, BLOCK_D, BLOCK_DV,
+                PRECISION, MASKED=True
+            )  # fmt: skip
+        words, waiting, word, left = gather(some & every)
+        for _ in tl.range(0, tl.sum((some & every).to(tl.int32))):
+            word, left, waiting = following(words, waiting, word, left)
+            q_start = (page * 1024 + word * 32 + lowest(left)) * BLOCK_M
+            dk, dv = learn_from_queries(
+                dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_base, delta_base, b, h, q_start, q_len, k_len, units,
+                k_pos, block_mask_base, block_mask_stride_query, block_mask_stride_key, BLOCK_M, BLOCK_D, BLOCK_DV,
+                PRECISION, MASKED=False
+            )  # fmt: skip
 
     first_row = b.to(tl.int64) * k_len * Hq + h
     store_rows(dk_ptr + first_row * D, Hq * D, dk * scale, k_start, k_len, D)
@@ -525,25 +537,23 @@ def backward_dq(
             BLOCK_N,
         )
         some &= (others >= first) & (others < last)
-        mixed, full = bits(some & ~every), bits(some & every)
-        for word in tl.range(tl.maximum(first // 32 - page * 32, 0), tl.minimum(tl.cdiv(last, 32) - page * 32, 32)):
-            left = pick(mixed, word)
-            for _ in tl.range(0, count(left)):
-                k_start = (page * 1024 + word * 32 + lowest(left)) * BLOCK_N
-                left &= left - 1
-                dq = learn_from_keys(
-                    dq, q_tile, dout_tile, lse, delta, k_desc, v_desc, b, h, k_start, k_len, units, row, q_pos, q_len,
-                    block_mask_base, block_mask_stride_query, block_mask_stride_key, BLOCK_N, BLOCK_D, BLOCK_DV,
-                    PRECISION, MASKED=True
-                )  # fmt: skip
-            left = pick(full, word)
-            for _ in tl.range(0, count(left)):
-                k_start = (page * 1024 + word * 32 + lowest(left)) * BLOCK_N
-                left &= left - 1
-                dq = learn_from_keys(
-                    dq, q_tile, dout_tile, lse, delta, k_desc, v_desc, b, h, k_start, k_len, units, row, q_pos, q_len,
-                    block_mask_base, block_mask_stride_query, block_mask_stride_key, BLOCK_N, BLOCK_D, BLOCK_DV,
-                    PRECISION, MASKED=False
-                )  # fmt: skip
+        words, waiting, word, left = gather(some & ~every)
+        for _ in tl.range(0, tl.sum((some & ~every).to(tl.int32))):
+            word, left, waiting = following(words, waiting, word, left)
+            k_start = (page * 1024 + word * 32 + lowest(left)) * BLOCK_N
+            dq = learn_from_keys(
+                dq, q_tile, dout_tile, lse, delta, k_desc, v_desc, b, h, k_start, k_len, units, row, q_pos, q_len,
+                block_mask_base, block_mask_stride_query, block_mask_stride_key, BLOCK_N, BLOCK_D, BLOCK_DV,
+                PRECISION, MASKED=True
+            )  # fmt: skip
+        words, waiting, word, left = gather(some & every)
+        for _ in tl.range(0, tl.sum((some & every).to(tl.int32))):
+            word, left, waiting = following(words, waiting, word, left)
+            k_start = (page * 1024 + word * 32 + lowest(left)) * BLOCK_N
+            dq = learn_from_keys(
+                dq, q_tile, dout_tile, lse, delta, k_desc, v_desc, b, h, k_start, k_len, units, row, q_pos, q_len,
+                block_mask_base, block_mask_stride_query, block_mask_stride_key, BLOCK_N, BLOCK_D, BLOCK_DV,
+                PRECISION, MASKED=False
+            )  # fmt: skip
 
     store_rows(dq_ptr + (b.to(tl.int64) * q_len * Hq + h) * D, Hq * D, dq * scale, q_start, q_len, D)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1f19f37604474f73
-#   text hash     ba0ab3f1aa98fdaf
+#   content hash  58562b7303ae5153
+#   text hash     3c19eb56da25745f
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

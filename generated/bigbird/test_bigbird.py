@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1f19f37604474f73
-#   text hash     35ab6cbef714a553
+#   content hash  58562b7303ae5153
+#   text hash     71ee93bd6e86dd1a
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

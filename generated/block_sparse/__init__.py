@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  10a6bcb8dd67f9b5
-#   text hash     8e198347635a7406
+#   content hash  4711984467cb4c92
+#   text hash     4abdcdd7b92e65eb
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

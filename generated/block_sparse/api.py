@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  10a6bcb8dd67f9b5
-#   text hash     8c5ae9623ade4273
+#   content hash  4711984467cb4c92
+#   text hash     298515caf96c51f3
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

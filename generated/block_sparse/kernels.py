@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  10a6bcb8dd67f9b5
-#   text hash     2573b39290bdd6d8
+#   content hash  4711984467cb4c92
+#   text hash     71a58b6b96e574ea
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernels: Attention between the blocks of 64 positions that a mask allows.
 
@@ -129,8 +129,8 @@ def key_states(
     )
     some = k_first <= k_last
     every = k_first + BLOCK_N <= k_len
-    some &= block_mask_qk_most != 0
-    every &= block_mask_qk_least != 0
+    some &= block_mask_qk_most != 0  # block_sparse
+    every &= block_mask_qk_least != 0  # block_sparse
     return some, some & every
 
 
@@ -163,8 +163,8 @@ def query_states(
     )
     some = q_first <= q_last
     every = q_first + BLOCK_M <= k_len
-    some &= block_mask_qk_most != 0
-    every &= block_mask_qk_least != 0
+    some &= block_mask_qk_most != 0  # block_sparse
+    every &= block_mask_qk_least != 0  # block_sparse
     return some, some & every
 
 
@@ -187,27 +187,33 @@ def block_extremes(
 
 
 @triton.jit
-def bits(flags):
-    """Rows of 32 truth values as the bits of a number each."""
-    return tl.sum(flags.to(tl.int64) << tl.arange(0, 32).to(tl.int64)[None, :], 1)
-
-
-@triton.jit
-def pick(numbers, i):
-    """One of some numbers."""
-    return tl.sum(tl.where(tl.arange(0, 32) == i, numbers, 0))
-
-
-@triton.jit
-def count(word):
-    """How many bits of a number are set."""
-    return tl.sum((word >> tl.arange(0, 32).to(tl.int64)) & 1).to(tl.int32)
-
-
-@triton.jit
 def lowest(word):
     """The place of the lowest bit that is set: the exponent of that bit as a float."""
     return ((word & -word).to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 127
+
+
+@triton.jit
+def bits(flags, axis: tl.constexpr):
+    """Truth values as the bits of numbers."""
+    place = tl.arange(0, 32).to(tl.int64)
+    return tl.sum(flags.to(tl.int64) << (place[None, :] if axis == 1 else place), axis)
+
+
+@triton.jit
+def gather(flags):
+    """The start of a walk over what is true among 32 x 32: its words, and which of them are not empty."""
+    words = bits(flags, 1)
+    return words, bits(words != 0, 0), 0, tl.full([], 0, tl.int64)
+
+
+@triton.jit
+def following(words, waiting, word, left):
+    """The next step of that walk: the lowest bit of `left` is the next place in its word."""
+    left &= left - 1
+    used_up = left == 0
+    word = tl.where(used_up, lowest(waiting), word)
+    left = tl.where(used_up, tl.sum(tl.where(tl.arange(0, 32) == word, words, 0)), left)
+    return word, left, tl.where(used_up, waiting & (waiting - 1), waiting)
 
 
 @triton.jit
@@ -284,24 +290,22 @@ def forward(
             BLOCK_N,
         )
         some &= (others >= first) & (others < last)
-        mixed, full = bits(some & ~every), bits(some & every)
-        for word in tl.range(tl.maximum(first // 32 - page * 32, 0), tl.minimum(tl.cdiv(last, 32) - page * 32, 32)):
-            left = pick(mixed, word)
-            for _ in tl.range(0, count(left)):
-                k_start = (page * 1024 + word * 32 + lowest(left)) * BLOCK_N
-                left &= left - 1
-                acc, m, l = attend(
-                    acc, m, l, q_tile, k_desc, v_desc, b, kv_h, k_start, k_len, units, row, q_len, block_mask_base,
-                    block_mask_stride_query, block_mask_stride_key, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, MASKED=True
-                )  # fmt: skip
-            left = pick(full, word)
-            for _ in tl.range(0, count(left)):
-                k_start = (page * 1024 + word * 32 + lowest(left)) * BLOCK_N
-                left &= left - 1
-                acc, m, l = attend(
-                    acc, m, l, q_tile, k_desc, v_desc, b, kv_h, k_start, k_len, units, row, q_len, block_mask_base,
-                    block_mask_stride_query, block_mask_stride_key, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, MASKED=False
-                )  # fmt: skip
+        words, waiting, word, left = gather(some & ~every)
+        for _ in tl.range(0, tl.sum((some & ~every).to(tl.int32))):
+            word, left, waiting = following(words, waiting, word, left)
+            k_start = (page * 1024 + word * 32 + lowest(left)) * BLOCK_N
+            acc, m, l = attend(
+                acc, m, l, q_tile, k_desc, v_desc, b, kv_h, k_start, k_len, units, row, q_len, block_mask_base,
+                block_mask_stride_query, block_mask_stride_key, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, MASKED=True
+            )  # fmt: skip
+        words, waiting, word, left = gather(some & every)
+        for _ in tl.range(0, tl.sum((some & every).to(tl.int32))):
+            word, left, waiting = following(words, waiting, word, left)
+            k_start = (page * 1024 + word * 32 + lowest(left)) * BLOCK_N
+            acc, m, l = attend(
+                acc, m, l, q_tile, k_desc, v_desc, b, kv_h, k_start, k_len, units, row, q_len, block_mask_base,
+                block_mask_stride_query, block_mask_stride_key, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, MASKED=False
+            )  # fmt: skip
 
     # rows without keys: 0, and an LSE of -inf
     out = acc / tl.where(l == 0, 1.0, l)[:, None]
@@ -400,26 +404,24 @@ def backward_dkv(
                 BLOCK_M,
             )
             some &= (others >= first) & (others < last)
-            mixed, full = bits(some & ~every), bits(some & every)
-            for word in tl.range(tl.maximum(first // 32 - page * 32, 0), tl.minimum(tl.cdiv(last, 32) - page * 32, 32)):
-                left = pick(mixed, word)
-                for _ in tl.range(0, count(left)):
-                    q_start = (page * 1024 + word * 32 + lowest(left)) * BLOCK_M
-                    left &= left - 1
-                    dk, dv = learn_from_queries(
-                        dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_base, delta_base, b, h, q_start, q_len, k_len, units,
-                        k_pos, block_mask_base, block_mask_stride_query, block_mask_stride_key, BLOCK_M, BLOCK_D, BLOCK_DV,
-                        PRECISION, MASKED=True
-                    )  # fmt: skip
-                left = pick(full, word)
-                for _ in tl.range(0, count(left)):
-                    q_start = (page * 1024 + word * 32 + lowest(left)) * BLOCK_M
-                    left &= left - 1
-                    dk, dv = learn_from_queries(
-                        dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_base, delta_base, b, h, q_start, q_len, k_len, units,
-                        k_pos, block_mask_base, block_mask_stride_query, block_mask_stride_key, BLOCK_M, BLOCK_D, BLOCK_DV,
-                        PRECISION, MASKED=False
-                    )  # fmt: skip
+            words, waiting, word, left = gather(some & ~every)
+            for _ in tl.range(0, tl.sum((some & ~every).to(tl.int32))):
+                word, left, waiting = following(words, waiting, word, left)
+                q_start = (page * 1024 + word * 32 + lowest(left)) * BLOCK_M
+                dk, dv = learn_from_queries(
+                    dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_base, delta_base, b, h, q_start, q_len, k_len, units,
+                    k_pos, block_mask_base, block_mask_stride_query, block_mask_stride_key, BLOCK_M, BLOCK_D, BLOCK_DV,
+                    PRECISION, MASKED=True
+                )  # fmt: skip
+            words, waiting, word, left = gather(some & every)
+            for _ in tl.range(0, tl.sum((some & every).to(tl.int32))):
+                word, left, waiting = following(words, waiting, word, left)
+                q_start = (page * 1024 + word * 32 + lowest(left)) * BLOCK_M
+                dk, dv = learn_from_queries(
+                    dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_base, delta_base, b, h, q_start, q_len, k_len, units,
+                    k_pos, block_mask_base, block_mask_stride_query, block_mask_stride_key, BLOCK_M, BLOCK_D, BLOCK_DV,
+                    PRECISION, MASKED=False
+                )  # fmt: skip
 
     first_row = b.to(tl.int64) * k_len * (Hq // GROUP) + kv_h
     store_rows(dk_ptr + first_row * D, (Hq // GROUP) * D, dk * scale, k_start, k_len, D)
@@ -499,25 +501,23 @@ def backward_dq(
             BLOCK_N,
         )
         some &= (others >= first) & (others < last)
-        mixed, full = bits(some & ~every), bits(some & every)
-        for word in tl.range(tl.maximum(first // 32 - page * 32, 0), tl.minimum(tl.cdiv(last, 32) - page * 32, 32)):
-            left = pick(mixed, word)
-            for _ in tl.range(0, count(left)):
-                k_start = (page * 1024 + word * 32 + lowest(left)) * BLOCK_N
-                left &= left - 1
-                dq = learn_from_keys(
-                    dq, q_tile, dout_tile, lse, delta, k_desc, v_desc, b, kv_h, k_start, k_len, units, row, q_len,
-                    block_mask_base, block_mask_stride_query, block_mask_stride_key, BLOCK_N, BLOCK_D, BLOCK_DV,
-                    PRECISION, MASKED=True
-                )  # fmt: skip
-            left = pick(full, word)
-            for _ in tl.range(0, count(left)):
-                k_start = (page * 1024 + word * 32 + lowest(left)) * BLOCK_N
-                left &= left - 1
-                dq = learn_from_keys(
-                    dq, q_tile, dout_tile, lse, delta, k_desc, v_desc, b, kv_h, k_start, k_len, units, row, q_len,
-                    block_mask_base, block_mask_stride_query, block_mask_stride_key, BLOCK_N, BLOCK_D, BLOCK_DV,
-                    PRECISION, MASKED=False
-                )  # fmt: skip
+        words, waiting, word, left = gather(some & ~every)
+        for _ in tl.range(0, tl.sum((some & ~every).to(tl.int32))):
+            word, left, waiting = following(words, waiting, word, left)
+            k_start = (page * 1024 + word * 32 + lowest(left)) * BLOCK_N
+            dq = learn_from_keys(
+                dq, q_tile, dout_tile, lse, delta, k_desc, v_desc, b, kv_h, k_start, k_len, units, row, q_len,
+                block_mask_base, block_mask_stride_query, block_mask_stride_key, BLOCK_N, BLOCK_D, BLOCK_DV,
+                PRECISION, MASKED=True
+            )  # fmt: skip
+        words, waiting, word, left = gather(some & every)
+        for _ in tl.range(0, tl.sum((some & every).to(tl.int32))):
+            word, left, waiting = following(words, waiting, word, left)
+            k_start = (page * 1024 + word * 32 + lowest(left)) * BLOCK_N
+            dq = learn_from_keys(
+                dq, q_tile, dout_tile, lse, delta, k_desc, v_desc, b, kv_h, k_start, k_len, units, row, q_len,
+                block_mask_base, block_mask_stride_query, block_mask_stride_key, BLOCK_N, BLOCK_D, BLOCK_DV,
+                PRECISION, MASKED=False
+            )  # fmt: skip
 
     store_rows(dq_ptr + (b.to(tl.int64) * q_len * Hq + h) * D, Hq * D, dq * scale, q_start, q_len, D)

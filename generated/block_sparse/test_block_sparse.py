@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  10a6bcb8dd67f9b5
-#   text hash     3f52954abb1b5828
+#   content hash  4711984467cb4c92
+#   text hash     300c386a9bed75c6
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  04040d7168518f43
-#   text hash     c8e87b4648ff1050
+#   content hash  007d445e79b7810e
+#   text hash     b45f5258be4b212e
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  04040d7168518f43
-#   text hash     d5d692ab179323da
+#   content hash  007d445e79b7810e
+#   text hash     540f8cab98c150f8
 #   render with   attnforge render specs/bloom.yaml
 """The kernels: Causal attention with linear biases and as many key heads as query heads.
 

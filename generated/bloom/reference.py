@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  04040d7168518f43
-#   text hash     578b8cc6d4bccf97
+#   content hash  007d445e79b7810e
+#   text hash     6533161db878f2e4
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  04040d7168518f43
-#   text hash     817cae73c02aa145
+#   content hash  007d445e79b7810e
+#   text hash     f3182f88c19749df
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  350776370fa34297
-#   text hash     339837dca6091f67
+#   content hash  b2e39784a211c99c
+#   text hash     961b6cad72ccbfb1
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

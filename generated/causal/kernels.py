@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  350776370fa34297
-#   text hash     a6449b6db4c94efe
+#   content hash  b2e39784a211c99c
+#   text hash     9fdab5ae29b3abe5
 #   render with   attnforge render specs/causal.yaml
 """The kernels: Causal attention with grouped heads.
 

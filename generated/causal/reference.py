@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  350776370fa34297
-#   text hash     3ce848b0ffeb82a5
+#   content hash  b2e39784a211c99c
+#   text hash     682dbfee718a0350
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

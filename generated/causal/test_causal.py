@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  350776370fa34297
-#   text hash     8ac5f04cfe7996fe
+#   content hash  b2e39784a211c99c
+#   text hash     4b78da69c43cb296
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c9ac4140ba083d02
-#   text hash     8e897797bd558780
+#   content hash  35fbdcabcdaf442c
+#   text hash     8fad8600dddc64a8
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernels: Causal attention with as many key heads as query heads.
 

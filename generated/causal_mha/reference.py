@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c9ac4140ba083d02
-#   text hash     ed8b628a56fc06e0
+#   content hash  35fbdcabcdaf442c
+#   text hash     0c2c1ae9b057b32a
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c9ac4140ba083d02
-#   text hash     7df0b44a6851719d
+#   content hash  35fbdcabcdaf442c
+#   text hash     7fcdb62804cb8ea7
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  26ef569586388a7d
-#   text hash     3634bf84bce5f957
+#   content hash  0f302ba6c18b9e38
+#   text hash     7739a765b592111a
 #   render with   attnforge render specs/cross.yaml
 """The kernels: Attention from a decoder to all of an encoder's outputs.
 

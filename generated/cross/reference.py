@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  26ef569586388a7d
-#   text hash     735d3bbd4c9a1143
+#   content hash  0f302ba6c18b9e38
+#   text hash     a25a61db2985a27b
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  26ef569586388a7d
-#   text hash     21b88f21901711c7
+#   content hash  0f302ba6c18b9e38
+#   text hash     3afdf1dc56e4734e
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  7485fd17cab0df1d
-#   text hash     efd3d43a057456a2
+#   content hash  741bf6780594a5d2
+#   text hash     1c23bcd0565898ec
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernels: Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

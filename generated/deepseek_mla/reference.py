@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  7485fd17cab0df1d
-#   text hash     a3be45b119a62911
+#   content hash  741bf6780594a5d2
+#   text hash     e3ccd99e128b1242
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  81cfe75db9b25d2e
-#   text hash     7d41bdef93285f38
+#   content hash  57d1e9378ae553b3
+#   text hash     8b3cb20df67b65d3
 #   render with   attnforge render specs/differential.yaml
 """The kernels: One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  81cfe75db9b25d2e
-#   text hash     1ff7b6a477d396ae
+#   content hash  57d1e9378ae553b3
+#   text hash     08522ebfec03f305
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  21ef7cf521dadeaa
-#   text hash     3d1605bb04fba5e4
+#   content hash  2cbfa2facf0663ab
+#   text hash     832e7770b30a9103
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  21ef7cf521dadeaa
-#   text hash     f0bf6151c323de27
+#   content hash  2cbfa2facf0663ab
+#   text hash     381022c64554712c
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

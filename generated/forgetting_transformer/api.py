@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f24a7ff62830b6be
-#   text hash     466a535a67d08d21
+#   content hash  4f4b877f51c29b25
+#   text hash     c18d1672d01eb982
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f24a7ff62830b6be
-#   text hash     a97de2c4da0fed10
+#   content hash  4f4b877f51c29b25
+#   text hash     fbb57a44b831fc48
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The kernels: Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f24a7ff62830b6be
-#   text hash     0466c7d000c07a54
+#   content hash  4f4b877f51c29b25
+#   text hash     19eb7439f4578cdb
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a5a98d04266874fd
-#   text hash     52a6f1f9cea78ad5
+#   content hash  8540040c96eb1dad
+#   text hash     a4238eda7a6ddf53
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a5a98d04266874fd
-#   text hash     76321536c67a292d
+#   content hash  8540040c96eb1dad
+#   text hash     14f28e4f90e29343
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a5a98d04266874fd
-#   text hash     28b698382bead9ed
+#   content hash  8540040c96eb1dad
+#   text hash     ba5e964a7c781531
 #   render with   attnforge render specs/full.yaml
 """The kernels: Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a5a98d04266874fd
-#   text hash     07e66082f25590b8
+#   content hash  8540040c96eb1dad
+#   text hash     3538f29fa838af50
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a5a98d04266874fd
-#   text hash     7c15c757ffcdaccb
+#   content hash  8540040c96eb1dad
+#   text hash     273e26a90c4b1a68
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9aec29572fe934f1
-#   text hash     a15e3e673846bd91
+#   content hash  763f9c6a5155276c
+#   text hash     6d4a4c354aeadde7
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

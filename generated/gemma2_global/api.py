@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9aec29572fe934f1
-#   text hash     a65851941d4d46fe
+#   content hash  763f9c6a5155276c
+#   text hash     05b7a90ba59860a1
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9aec29572fe934f1
-#   text hash     a3ee2f7a76a9e7fc
+#   content hash  763f9c6a5155276c
+#   text hash     ff242616fab6b591
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  fa159ffd12012dd4
-#   text hash     5c008fb6beeadfc0
+#   content hash  53cc4d369d0dc501
+#   text hash     01103a2a0c587c38
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

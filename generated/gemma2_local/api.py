@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  fa159ffd12012dd4
-#   text hash     751a4054996e1c2d
+#   content hash  53cc4d369d0dc501
+#   text hash     81089654815e40c2
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

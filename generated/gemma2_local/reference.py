@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  fa159ffd12012dd4
-#   text hash     02aa95eb97e512d7
+#   content hash  53cc4d369d0dc501
+#   text hash     f81abd3e13a628a2
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  fa159ffd12012dd4
-#   text hash     3bd73b242c815746
+#   content hash  53cc4d369d0dc501
+#   text hash     5d194093a84844c7
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  aa0cc72fa5e8c20b
-#   text hash     e9a0d4d50636caf1
+#   content hash  fa7e768d8de82d71
+#   text hash     a6e769f5e2ca4175
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  aa0cc72fa5e8c20b
-#   text hash     8fa0a20f4b9abda5
+#   content hash  fa7e768d8de82d71
+#   text hash     41e690e40ae8786d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  aa0cc72fa5e8c20b
-#   text hash     d796f1862dab151d
+#   content hash  fa7e768d8de82d71
+#   text hash     29cbfe87c6ffdc28
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernels: Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  aa0cc72fa5e8c20b
-#   text hash     04f38875ba1f4c65
+#   content hash  fa7e768d8de82d71
+#   text hash     853ba263ad8f7dc7
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  aa0cc72fa5e8c20b
-#   text hash     1456292007140444
+#   content hash  fa7e768d8de82d71
+#   text hash     5f821e887d06aff8
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

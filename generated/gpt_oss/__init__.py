@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8a2d576d5c3d6e27
-#   text hash     323176bc90a5a5e6
+#   content hash  056bf455c3264c9d
+#   text hash     f1961ab648511939
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

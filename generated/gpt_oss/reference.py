@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8a2d576d5c3d6e27
-#   text hash     5e3cff854afe4842
+#   content hash  056bf455c3264c9d
+#   text hash     8a2483899172efdb
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8a2d576d5c3d6e27
-#   text hash     2f0585742a9dbe18
+#   content hash  056bf455c3264c9d
+#   text hash     d2a9fbd60fc390af
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  59f8b0c3853f3e20
-#   text hash     17ca9af761dd21d4
+#   content hash  c107b0f0ebba1db4
+#   text hash     da28286850db70dd
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

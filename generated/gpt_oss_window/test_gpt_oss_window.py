@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  59f8b0c3853f3e20
-#   text hash     8163310faff02661
+#   content hash  c107b0f0ebba1db4
+#   text hash     e519c3740bb3dd8f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ba235d90f06b2b5e
-#   text hash     313ef961782d5587
+#   content hash  37ab10467927f8f5
+#   text hash     b29f9fdaab0668d9
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ba235d90f06b2b5e
-#   text hash     6e9cb144b576f379
+#   content hash  37ab10467927f8f5
+#   text hash     fb2bbb21f5e30831
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ba235d90f06b2b5e
-#   text hash     bab925751ab9b48b
+#   content hash  37ab10467927f8f5
+#   text hash     33dca63a98929be2
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

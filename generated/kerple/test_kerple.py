@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ba235d90f06b2b5e
-#   text hash     f1ac04bb914b7434
+#   content hash  37ab10467927f8f5
+#   text hash     ce20c7dd472714fa
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0176115510fafd01
-#   text hash     cc88ee0e1d462739
+#   content hash  b1dd2b0d25c2f3f9
+#   text hash     81a476443ad0ba07
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0176115510fafd01
-#   text hash     d02b418bcad0d0b6
+#   content hash  b1dd2b0d25c2f3f9
+#   text hash     b3b206a907732411
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  0dd79d4572423470
-#   text hash     08cb39d9c62b548f
+#   content hash  afbe007430eae9d8
+#   text hash     7d758359b3f6a917
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

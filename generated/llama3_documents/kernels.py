@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  0dd79d4572423470
-#   text hash     02ebd2eff908bd4a
+#   content hash  afbe007430eae9d8
+#   text hash     2c9010d346d0da41
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernels: Llama 3 on documents packed into one row, none of which sees another.
 
@@ -21,45 +21,6 @@ import triton
 import triton.language as tl
 
 LOG2E = tl.constexpr(1.4426950408889634)
-
-
-@triton.jit
-def whole_tiles(lo, hi, full_lo, full_hi, after, BLOCK: tl.constexpr):
-    """Tiles from `after` on that meet [lo, hi), and those of them that lie inside [full_lo, full_hi)."""
-    first = tl.maximum(lo // BLOCK, after)
-    last = tl.maximum(tl.cdiv(hi, BLOCK), first)
-    full_first = tl.minimum(tl.maximum(tl.cdiv(full_lo, BLOCK), first), last)
-    full_last = tl.minimum(tl.maximum(full_hi // BLOCK, full_first), last)
-    return first, full_first, full_last, last
-
-
-@triton.jit
-def key_tiles(q_last, k_len, BLOCK_N: tl.constexpr):
-    """Key tiles of a query tile: of [first, last), those in [full_first, full_last) need no mask."""
-    first, full_first, full_last, last = whole_tiles(
-        0,
-        tl.minimum(q_last + 1, k_len),
-        tl.minimum(q_last + 1, k_len),
-        tl.minimum(q_last + 1, k_len),
-        0,
-        BLOCK_N,
-    )
-    return first, full_first, full_last, last
-
-
-@triton.jit
-def query_tiles(k_first, q_len, k_len, BLOCK_M: tl.constexpr):
-    """Query tiles of a key tile: of [first, last), those in [full_first, full_last) need no mask."""
-    shift = k_len - q_len
-    first, full_first, full_last, last = whole_tiles(
-        tl.maximum(k_first - shift, 0),
-        q_len,
-        q_len,
-        q_len,
-        0,
-        BLOCK_M,
-    )
-    return first, full_first, full_last, last
 
 
 @triton.jit
@@ -112,8 +73,10 @@ def key_states(
     k_segments_k_most = tl.load(k_bounds_base + tile * 2 + 1, mask=tile < k_tiles, other=0)
     some = k_first <= k_last
     every = k_first + BLOCK_N <= k_len
-    some &= (k_first <= q_last) & (q_segments_q_least <= k_segments_k_most) & (k_segments_k_least <= q_segments_q_most)
-    every &= (k_last <= q_first) & (q_segments_q_least == k_segments_k_most) & (q_segments_q_most == k_segments_k_least)
+    some &= k_first <= q_last  # causal
+    every &= k_last <= q_first  # causal
+    some &= (q_segments_q_least <= k_segments_k_most) & (k_segments_k_least <= q_segments_q_most)  # segments
+    every &= (q_segments_q_least == k_segments_k_most) & (q_segments_q_most == k_segments_k_least)  # segments
     return some, some & every
 
 
@@ -137,33 +100,11 @@ def query_states(
     q_segments_q_most = tl.load(q_bounds_base + tile * 2 + 1, mask=tile < q_tiles, other=0)
     some = q_first <= q_last
     every = q_first + BLOCK_M <= k_len
-    some &= (k_first <= q_last) & (q_segments_q_least <= k_segments_k_most) & (k_segments_k_least <= q_segments_q_most)
-    every &= (k_last <= q_first) & (q_segments_q_least == k_segments_k_most) & (q_segments_q_most == k_segments_k_least)
+    some &= k_first <= q_last  # causal
+    every &= k_last <= q_first  # causal
+    some &= (q_segments_q_least <= k_segments_k_most) & (k_segments_k_least <= q_segments_q_most)  # segments
+    every &= (q_segments_q_least == k_segments_k_most) & (q_segments_q_most == k_segments_k_least)  # segments
     return some, some & every
-
-
-@triton.jit
-def bits(flags):
-    """Rows of 32 truth values as the bits of a number each."""
-    return tl.sum(flags.to(tl.int64) << tl.arange(0, 32).to(tl.int64)[None, :], 1)
-
-
-@triton.jit
-def pick(numbers, i):
-    """One of some numbers."""
-    return tl.sum(tl.where(tl.arange(0, 32) == i, numbers, 0))
-
-
-@triton.jit
-def count(word):
-    """How many bits of a number are set."""
-    return tl.sum((word >> tl.arange(0, 32).to(tl.int64)) & 1).to(tl.int32)
-
-
-@triton.jit
-def lowest(word):
-    """The place of the lowest bit that is set: the exponent of that bit as a float."""
-    return ((word & -word).to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 127
 
 
 @triton.jit
@@ -201,6 +142,83 @@ def bounds(
         store_extremes(k_bounds_ptr + place, k_segments_k, k_pos < k_len)
 
 
+@triton.jit(do_not_specialize=["q_tiles", "k_tiles", "q_len", "k_len", "Hq"])
+def key_ranges(
+    key_ranges_ptr, q_bounds_ptr, k_bounds_ptr, q_tiles, k_tiles, q_len, k_len, Hq, q_segments_ptr,
+    q_segments_stride_batch, q_segments_stride_query, k_segments_ptr, k_segments_stride_batch,
+    k_segments_stride_key, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
+):  # fmt: skip
+    """Notes the range of key tiles that a query tile needs, and of those among them that need no mask."""
+    tile = tl.program_id(1)
+    b = tl.program_id(0)
+    q_first = tile * BLOCK_M + (k_len - q_len)
+    q_last = tl.minimum(q_first + BLOCK_M, k_len) - 1
+    q_bounds_base = q_bounds_ptr + tl.cast(b * q_tiles + tile, tl.int64) * 2
+    k_bounds_base = k_bounds_ptr + tl.cast(b * k_tiles, tl.int64) * 2
+    q_segments_q_least = tl.load(q_bounds_base)
+    q_segments_q_most = tl.load(q_bounds_base + 1)
+    first, full_first, full_last, last = k_tiles, k_tiles, k_tiles, 0
+    for start in tl.range(0, k_tiles, 1024):
+        others = start + tl.arange(0, 1024)
+        some, every = key_states(
+            others, q_first, q_last, k_len, q_segments_q_least, q_segments_q_most, k_bounds_base, k_tiles, BLOCK_N
+        )
+        first = tl.minimum(first, tl.min(tl.where(some, others, k_tiles)))
+        last = tl.maximum(last, tl.max(tl.where(some, others + 1, 0)))
+        full_first = tl.minimum(full_first, tl.min(tl.where(every, others, k_tiles)))
+        full_last = tl.minimum(full_last, tl.min(tl.where(~every & (others > full_first), others, k_tiles)))
+    first = tl.minimum(first, last)
+    full_first = tl.minimum(full_first, last)
+    place = key_ranges_ptr + tl.cast(b * q_tiles + tile, tl.int64) * 4
+    tl.store(place, first)
+    tl.store(place + 1, full_first)
+    tl.store(place + 2, tl.maximum(tl.minimum(full_last, last), full_first))
+    tl.store(place + 3, last)
+
+
+@triton.jit(do_not_specialize=["q_tiles", "k_tiles", "q_len", "k_len", "Hq"])
+def query_ranges(
+    query_ranges_ptr, q_bounds_ptr, k_bounds_ptr, q_tiles, k_tiles, q_len, k_len, Hq, q_segments_ptr,
+    q_segments_stride_batch, q_segments_stride_query, k_segments_ptr, k_segments_stride_batch,
+    k_segments_stride_key, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
+):  # fmt: skip
+    """Notes the range of query tiles that a key tile needs, and of those among them that need no mask."""
+    tile = tl.program_id(1)
+    b = tl.program_id(0)
+    k_first = tile * BLOCK_N
+    k_last = tl.minimum(k_first + BLOCK_N, k_len) - 1
+    q_bounds_base = q_bounds_ptr + tl.cast(b * q_tiles, tl.int64) * 2
+    k_bounds_base = k_bounds_ptr + tl.cast(b * k_tiles + tl.program_id(1), tl.int64) * 2
+    k_segments_k_least = tl.load(k_bounds_base)
+    k_segments_k_most = tl.load(k_bounds_base + 1)
+    first, full_first, full_last, last = q_tiles, q_tiles, q_tiles, 0
+    for start in tl.range(0, q_tiles, 1024):
+        others = start + tl.arange(0, 1024)
+        some, every = query_states(
+            others,
+            k_first,
+            k_last,
+            q_len,
+            k_len,
+            k_segments_k_least,
+            k_segments_k_most,
+            q_bounds_base,
+            q_tiles,
+            BLOCK_M,
+        )
+        first = tl.minimum(first, tl.min(tl.where(some, others, q_tiles)))
+        last = tl.maximum(last, tl.max(tl.where(some, others + 1, 0)))
+        full_first = tl.minimum(full_first, tl.min(tl.where(every, others, q_tiles)))
+        full_last = tl.minimum(full_last, tl.min(tl.where(~every & (others > full_first), others, q_tiles)))
+    first = tl.minimum(first, last)
+    full_first = tl.minimum(full_first, last)
+    place = query_ranges_ptr + tl.cast(b * k_tiles + tile, tl.int64) * 4
+    tl.store(place, first)
+    tl.store(place + 1, full_first)
+    tl.store(place + 2, tl.maximum(tl.minimum(full_last, last), full_first))
+    tl.store(place + 3, last)
+
+
 @triton.jit
 def attend(
     acc, m, l, q_tile, k_desc, v_desc, b, kv_h, k_start, k_len, units, q_pos, q_segments_q, k_segments_base,
@@ -227,12 +245,12 @@ def attend(
     return acc, m_new, l * shrink + tl.sum(p, 1)
 
 
-@triton.jit(do_not_specialize=["q_len", "k_len", "Hq", "q_tiles", "k_tiles"])
+@triton.jit(do_not_specialize=["q_len", "k_len", "Hq", "q_tiles"])
 def forward(
     q_desc, k_desc, v_desc, out_ptr, lse_ptr, q_len, k_len, Hq, scale, q_segments_ptr, q_segments_stride_batch,
-    q_segments_stride_query, k_segments_ptr, k_segments_stride_batch, k_segments_stride_key, q_bounds_ptr,
-    k_bounds_ptr, q_tiles, k_tiles, GROUP: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
+    q_segments_stride_query, k_segments_ptr, k_segments_stride_batch, k_segments_stride_key, key_ranges_ptr,
+    q_tiles, GROUP: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
     """Attends from one tile of queries of one head."""
     # late rows tend to see more keys: they start first
@@ -253,35 +271,23 @@ def forward(
     acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     l = tl.zeros([BLOCK_M], tl.float32)
-    q_bounds_base = q_bounds_ptr + tl.cast(b * q_tiles + tile, tl.int64) * 2
-    k_bounds_base = k_bounds_ptr + tl.cast(b * k_tiles, tl.int64) * 2
-    q_segments_q_least = tl.load(q_bounds_base)
-    q_segments_q_most = tl.load(q_bounds_base + 1)
-    first, _, _, last = key_tiles(q_last, k_len, BLOCK_N)
-    for page in tl.range(first // 1024, tl.cdiv(last, 1024)):
-        others = page * 1024 + tl.arange(0, 32)[:, None] * 32 + tl.arange(0, 32)[None, :]
-        some, every = key_states(
-            others, q_first, q_last, k_len, q_segments_q_least, q_segments_q_most, k_bounds_base, k_tiles, BLOCK_N
-        )
-        some &= (others >= first) & (others < last)
-        mixed, full = bits(some & ~every), bits(some & every)
-        for word in tl.range(tl.maximum(first // 32 - page * 32, 0), tl.minimum(tl.cdiv(last, 32) - page * 32, 32)):
-            left = pick(mixed, word)
-            for _ in tl.range(0, count(left)):
-                k_start = (page * 1024 + word * 32 + lowest(left)) * BLOCK_N
-                left &= left - 1
-                acc, m, l = attend(
-                    acc, m, l, q_tile, k_desc, v_desc, b, kv_h, k_start, k_len, units, q_pos, q_segments_q,
-                    k_segments_base, k_segments_stride_key, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, MASKED=True
-                )  # fmt: skip
-            left = pick(full, word)
-            for _ in tl.range(0, count(left)):
-                k_start = (page * 1024 + word * 32 + lowest(left)) * BLOCK_N
-                left &= left - 1
-                acc, m, l = attend(
-                    acc, m, l, q_tile, k_desc, v_desc, b, kv_h, k_start, k_len, units, q_pos, q_segments_q,
-                    k_segments_base, k_segments_stride_key, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, MASKED=False
-                )  # fmt: skip
+    range_place = key_ranges_ptr + tl.cast(b * q_tiles + tile, tl.int64) * 4
+    first, full_first = tl.load(range_place), tl.load(range_place + 1)
+    full_last, last = tl.load(range_place + 2), tl.load(range_place + 3)
+    # the mixed tiles of both ends share one loop: fewer copies of the tile's code are in flight
+    left = full_first - first
+    for i in tl.range(0, left + last - full_last):
+        k_start = tl.where(i < left, first + i, full_last + i - left) * BLOCK_N
+        acc, m, l = attend(
+            acc, m, l, q_tile, k_desc, v_desc, b, kv_h, k_start, k_len, units, q_pos, q_segments_q,
+            k_segments_base, k_segments_stride_key, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, MASKED=True
+        )  # fmt: skip
+    for i in tl.range(full_first, full_last):
+        k_start = i * BLOCK_N
+        acc, m, l = attend(
+            acc, m, l, q_tile, k_desc, v_desc, b, kv_h, k_start, k_len, units, q_pos, q_segments_q,
+            k_segments_base, k_segments_stride_key, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, MASKED=False
+        )  # fmt: skip
 
     # rows without keys: 0, and an LSE of -inf
     out = acc / tl.where(l == 0, 1.0, l)[:, None]
@@ -331,12 +337,12 @@ def learn_from_queries(
     return dk, dv
 
 
-@triton.jit(do_not_specialize=["q_len", "k_len", "Hq", "q_tiles", "k_tiles"])
+@triton.jit(do_not_specialize=["q_len", "k_len", "Hq", "k_tiles"])
 def backward_dkv(
     q_desc, k_desc, v_desc, dout_desc, dk_ptr, dv_ptr, lse_ptr, delta_ptr, q_len, k_len, Hq, scale,
     q_segments_ptr, q_segments_stride_batch, q_segments_stride_query, k_segments_ptr, k_segments_stride_batch,
-    k_segments_stride_key, q_bounds_ptr, k_bounds_ptr, q_tiles, k_tiles, GROUP: tl.constexpr, D: tl.constexpr,
-    DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    k_segments_stride_key, query_ranges_ptr, k_tiles, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     PRECISION: tl.constexpr
 ):  # fmt: skip
     """The gradients of one tile of keys and values, summed over the query heads that read it."""
@@ -357,46 +363,25 @@ def backward_dkv(
     for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
         lse_base = lse_ptr + (b.to(tl.int64) * Hq + h) * q_len
         delta_base = delta_ptr + (b.to(tl.int64) * Hq + h) * q_len
-        q_bounds_base = q_bounds_ptr + tl.cast(b * q_tiles, tl.int64) * 2
-        k_bounds_base = k_bounds_ptr + tl.cast(b * k_tiles + tl.program_id(1), tl.int64) * 2
-        k_segments_k_least = tl.load(k_bounds_base)
-        k_segments_k_most = tl.load(k_bounds_base + 1)
-        first, _, _, last = query_tiles(k_first, q_len, k_len, BLOCK_M)
-        for page in tl.range(first // 1024, tl.cdiv(last, 1024)):
-            others = page * 1024 + tl.arange(0, 32)[:, None] * 32 + tl.arange(0, 32)[None, :]
-            some, every = query_states(
-                others,
-                k_first,
-                k_last,
-                q_len,
-                k_len,
-                k_segments_k_least,
-                k_segments_k_most,
-                q_bounds_base,
-                q_tiles,
-                BLOCK_M,
-            )
-            some &= (others >= first) & (others < last)
-            mixed, full = bits(some & ~every), bits(some & every)
-            for word in tl.range(tl.maximum(first // 32 - page * 32, 0), tl.minimum(tl.cdiv(last, 32) - page * 32, 32)):
-                left = pick(mixed, word)
-                for _ in tl.range(0, count(left)):
-                    q_start = (page * 1024 + word * 32 + lowest(left)) * BLOCK_M
-                    left &= left - 1
-                    dk, dv = learn_from_queries(
-                        dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_base, delta_base, b, h, q_start, q_len, k_len, units,
-                        k_pos, q_segments_base, k_segments_k, q_segments_stride_query, BLOCK_M, BLOCK_D, BLOCK_DV,
-                        PRECISION, MASKED=True
-                    )  # fmt: skip
-                left = pick(full, word)
-                for _ in tl.range(0, count(left)):
-                    q_start = (page * 1024 + word * 32 + lowest(left)) * BLOCK_M
-                    left &= left - 1
-                    dk, dv = learn_from_queries(
-                        dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_base, delta_base, b, h, q_start, q_len, k_len, units,
-                        k_pos, q_segments_base, k_segments_k, q_segments_stride_query, BLOCK_M, BLOCK_D, BLOCK_DV,
-                        PRECISION, MASKED=False
-                    )  # fmt: skip
+        range_place = query_ranges_ptr + tl.cast(b * k_tiles + tl.program_id(1), tl.int64) * 4
+        first, full_first = tl.load(range_place), tl.load(range_place + 1)
+        full_last, last = tl.load(range_place + 2), tl.load(range_place + 3)
+        # the mixed tiles of both ends share one loop: fewer copies of the tile's code are in flight
+        left = full_first - first
+        for i in tl.range(0, left + last - full_last):
+            q_start = tl.where(i < left, first + i, full_last + i - left) * BLOCK_M
+            dk, dv = learn_from_queries(
+                dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_base, delta_base, b, h, q_start, q_len, k_len, units,
+                k_pos, q_segments_base, k_segments_k, q_segments_stride_query, BLOCK_M, BLOCK_D, BLOCK_DV,
+                PRECISION, MASKED=True
+            )  # fmt: skip
+        for i in tl.range(full_first, full_last):
+            q_start = i * BLOCK_M
+            dk, dv = learn_from_queries(
+                dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_base, delta_base, b, h, q_start, q_len, k_len, units,
+                k_pos, q_segments_base, k_segments_k, q_segments_stride_query, BLOCK_M, BLOCK_D, BLOCK_DV,
+                PRECISION, MASKED=False
+            )  # fmt: skip
 
     first_row = b.to(tl.int64) * k_len * (Hq // GROUP) + kv_h
     store_rows(dk_ptr + first_row * D, (Hq // GROUP) * D, dk * scale, k_start, k_len, D)
@@ -427,13 +412,12 @@ def learn_from_keys(
     return dq
 
 
-@triton.jit(do_not_specialize=["q_len", "k_len", "Hq", "q_tiles", "k_tiles"])
+@triton.jit(do_not_specialize=["q_len", "k_len", "Hq", "q_tiles"])
 def backward_dq(
     q_desc, k_desc, v_desc, dout_desc, dq_ptr, lse_ptr, delta_ptr, q_len, k_len, Hq, scale, q_segments_ptr,
     q_segments_stride_batch, q_segments_stride_query, k_segments_ptr, k_segments_stride_batch,
-    k_segments_stride_key, q_bounds_ptr, k_bounds_ptr, q_tiles, k_tiles, GROUP: tl.constexpr, D: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    PRECISION: tl.constexpr
+    k_segments_stride_key, key_ranges_ptr, q_tiles, GROUP: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
     """The gradient of one tile of queries of one head."""
     # late rows tend to see more keys: they start first
@@ -455,37 +439,25 @@ def backward_dq(
     lse = log2_lse(load_rows(lse_ptr + (b.to(tl.int64) * Hq + h) * q_len, row, q_len, MASKED=True))
     delta = load_rows(delta_ptr + (b.to(tl.int64) * Hq + h) * q_len, row, q_len, MASKED=True)
     dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-    q_bounds_base = q_bounds_ptr + tl.cast(b * q_tiles + tile, tl.int64) * 2
-    k_bounds_base = k_bounds_ptr + tl.cast(b * k_tiles, tl.int64) * 2
-    q_segments_q_least = tl.load(q_bounds_base)
-    q_segments_q_most = tl.load(q_bounds_base + 1)
-    first, _, _, last = key_tiles(q_last, k_len, BLOCK_N)
-    for page in tl.range(first // 1024, tl.cdiv(last, 1024)):
-        others = page * 1024 + tl.arange(0, 32)[:, None] * 32 + tl.arange(0, 32)[None, :]
-        some, every = key_states(
-            others, q_first, q_last, k_len, q_segments_q_least, q_segments_q_most, k_bounds_base, k_tiles, BLOCK_N
-        )
-        some &= (others >= first) & (others < last)
-        mixed, full = bits(some & ~every), bits(some & every)
-        for word in tl.range(tl.maximum(first // 32 - page * 32, 0), tl.minimum(tl.cdiv(last, 32) - page * 32, 32)):
-            left = pick(mixed, word)
-            for _ in tl.range(0, count(left)):
-                k_start = (page * 1024 + word * 32 + lowest(left)) * BLOCK_N
-                left &= left - 1
-                dq = learn_from_keys(
-                    dq, q_tile, dout_tile, lse, delta, k_desc, v_desc, b, kv_h, k_start, k_len, units, q_pos,
-                    q_segments_q, k_segments_base, k_segments_stride_key, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION,
-                    MASKED=True
-                )  # fmt: skip
-            left = pick(full, word)
-            for _ in tl.range(0, count(left)):
-                k_start = (page * 1024 + word * 32 + lowest(left)) * BLOCK_N
-                left &= left - 1
-                dq = learn_from_keys(
-                    dq, q_tile, dout_tile, lse, delta, k_desc, v_desc, b, kv_h, k_start, k_len, units, q_pos,
-                    q_segments_q, k_segments_base, k_segments_stride_key, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION,
-                    MASKED=False
-                )  # fmt: skip
+    range_place = key_ranges_ptr + tl.cast(b * q_tiles + tile, tl.int64) * 4
+    first, full_first = tl.load(range_place), tl.load(range_place + 1)
+    full_last, last = tl.load(range_place + 2), tl.load(range_place + 3)
+    # the mixed tiles of both ends share one loop: fewer copies of the tile's code are in flight
+    left = full_first - first
+    for i in tl.range(0, left + last - full_last):
+        k_start = tl.where(i < left, first + i, full_last + i - left) * BLOCK_N
+        dq = learn_from_keys(
+            dq, q_tile, dout_tile, lse, delta, k_desc, v_desc, b, kv_h, k_start, k_len, units, q_pos,
+            q_segments_q, k_segments_base, k_segments_stride_key, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION,
+            MASKED=True
+        )  # fmt: skip
+    for i in tl.range(full_first, full_last):
+        k_start = i * BLOCK_N
+        dq = learn_from_keys(
+            dq, q_tile, dout_tile, lse, delta, k_desc, v_desc, b, kv_h, k_start, k_len, units, q_pos,
+            q_segments_q, k_segments_base, k_segments_stride_key, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION,
+            MASKED=False
+        )  # fmt: skip
 
     store_rows(dq_ptr + (b.to(tl.int64) * q_len * Hq + h) * D, Hq * D, dq * scale, q_start, q_len, D)
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  0dd79d4572423470
-#   text hash     b05365b026fdadc9
+#   content hash  afbe007430eae9d8
+#   text hash     73772239bb15158f
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

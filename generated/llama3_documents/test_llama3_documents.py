@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  0dd79d4572423470
-#   text hash     d6c375e817aaef45
+#   content hash  afbe007430eae9d8
+#   text hash     493f86f2bc8292ff
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  2f1d8920a36ab63e
-#   text hash     91c24e326edf4e0e
+#   content hash  927c9cb38aa8b37e
+#   text hash     a31faa4032117977
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernels: Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  2f1d8920a36ab63e
-#   text hash     b0afcd607d08a074
+#   content hash  927c9cb38aa8b37e
+#   text hash     9737417b9909d817
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

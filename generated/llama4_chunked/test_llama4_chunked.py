@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  2f1d8920a36ab63e
-#   text hash     84a82b65c6cb3830
+#   content hash  927c9cb38aa8b37e
+#   text hash     aa2bfa77fc73248f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6329d0984b677b5f
-#   text hash     b9815a2778393b22
+#   content hash  0202d488297b9dc9
+#   text hash     5963d256a2939b75
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

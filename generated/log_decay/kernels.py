@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6329d0984b677b5f
-#   text hash     e2ef7726d62f0c97
+#   content hash  0202d488297b9dc9
+#   text hash     d0c6a25076b222c9
 #   render with   attnforge render specs/log_decay.yaml
 """The kernels: Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6329d0984b677b5f
-#   text hash     55fb1a8f431b17e7
+#   content hash  0202d488297b9dc9
+#   text hash     e41648593e691f50
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6329d0984b677b5f
-#   text hash     6d1add0601d3192f
+#   content hash  0202d488297b9dc9
+#   text hash     4238271653254b70
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  03508e2e880ed667
-#   text hash     c254bf43b7a861c7
+#   content hash  a660d6f7e819dfb8
+#   text hash     415e056152fed424
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

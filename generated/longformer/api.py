@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  03508e2e880ed667
-#   text hash     8e19b76d41fbbb9d
+#   content hash  a660d6f7e819dfb8
+#   text hash     1c741c1e588e210a
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

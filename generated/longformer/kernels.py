@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  03508e2e880ed667
-#   text hash     15bff51dfc8ca5f2
+#   content hash  a660d6f7e819dfb8
+#   text hash     fee3fe251f176217
 #   render with   attnforge render specs/longformer.yaml
 """The kernels: A window of 256 keys to each side, and 16 global tokens.
 

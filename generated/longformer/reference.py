@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  03508e2e880ed667
-#   text hash     3b17a00652a52614
+#   content hash  a660d6f7e819dfb8
+#   text hash     c967f01ddb771b82
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

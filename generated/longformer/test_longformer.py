@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  03508e2e880ed667
-#   text hash     38051479dd80ea06
+#   content hash  a660d6f7e819dfb8
+#   text hash     ee0bda76cb02e932
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

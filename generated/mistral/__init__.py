@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  81a65d9fbf79d17b
-#   text hash     7a3d8d547161ff69
+#   content hash  ca55b7e8dd45ce0a
+#   text hash     9bb595be4bd23d96
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

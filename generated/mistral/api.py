@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  81a65d9fbf79d17b
-#   text hash     fb5fd365e76b5a44
+#   content hash  ca55b7e8dd45ce0a
+#   text hash     ab046ec0ab339f60
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

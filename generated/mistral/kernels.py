@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  81a65d9fbf79d17b
-#   text hash     bc649d1f08e428be
+#   content hash  ca55b7e8dd45ce0a
+#   text hash     93be210451a6d6f8
 #   render with   attnforge render specs/mistral.yaml
 """The kernels: Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  81a65d9fbf79d17b
-#   text hash     181232d1e5ac0cd3
+#   content hash  ca55b7e8dd45ce0a
+#   text hash     ef951b715dad5528
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  81a65d9fbf79d17b
-#   text hash     48f8c0d529fc1787
+#   content hash  ca55b7e8dd45ce0a
+#   text hash     25fc7df765101cdc
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a71bea72f12c87aa
-#   text hash     e4029df1b48536f1
+#   content hash  3a2559149e73ba8c
+#   text hash     d2ad326cfdb3bd58
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

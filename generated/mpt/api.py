@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a71bea72f12c87aa
-#   text hash     34f237f6b5ddca52
+#   content hash  3a2559149e73ba8c
+#   text hash     9de3b07ac6106ac1
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a71bea72f12c87aa
-#   text hash     774c17522346a47c
+#   content hash  3a2559149e73ba8c
+#   text hash     8e65193a00b1ea35
 #   render with   attnforge render specs/mpt.yaml
 """The kernels: Attention with a prefix and linear biases.
 

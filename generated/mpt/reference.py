@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a71bea72f12c87aa
-#   text hash     550103011fdfa054
+#   content hash  3a2559149e73ba8c
+#   text hash     30892ae65e23ab55
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

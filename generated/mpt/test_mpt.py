@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a71bea72f12c87aa
-#   text hash     feba4bb3945bca2e
+#   content hash  3a2559149e73ba8c
+#   text hash     92bc24f285285ada
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

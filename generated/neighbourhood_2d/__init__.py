@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  1b2a23fd84b02f95
-#   text hash     62f16a55608a4503
+#   content hash  8802d6781f9689a2
+#   text hash     934a1adf4a8c60c4
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see those at most 3 rows and columns away.
 

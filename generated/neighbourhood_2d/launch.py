@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  1b2a23fd84b02f95
-#   text hash     6d809a79ad15e44e
+#   content hash  8802d6781f9689a2
+#   text hash     84967d2bd5ce2a88
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -20,8 +20,8 @@ INTERPRETED = triton.knobs.runtime.interpret
 # (BLOCK_M, BLOCK_N, warps, stages) by kernel and head size, the best first; those after it need less shared memory
 HALF = {
     "forward": {
-        64: ((128, 64, 8, 3), (128, 64, 4, 2), (64, 64, 4, 2), (32, 32, 4, 1)),
-        128: ((128, 128, 8, 3), (128, 64, 4, 2), (64, 64, 4, 2), (64, 32, 4, 2), (32, 32, 4, 1)),
+        64: ((128, 64, 4, 3), (128, 64, 4, 2), (64, 64, 4, 2), (32, 32, 4, 1)),
+        128: ((128, 64, 4, 2), (64, 64, 4, 2), (64, 32, 4, 2), (32, 32, 4, 1)),
         256: ((128, 64, 8, 2), (128, 32, 8, 3), (64, 32, 4, 2), (32, 32, 4, 1), (32, 16, 4, 1)),
     },
     "backward_dkv": {
@@ -32,7 +32,7 @@ HALF = {
     "backward_dq": {
         64: ((128, 64, 8, 4), (64, 64, 4, 3), (64, 64, 4, 1), (32, 32, 4, 1)),
         128: ((128, 64, 8, 3), (64, 64, 4, 2), (64, 32, 4, 1), (32, 32, 4, 1)),
-        256: ((64, 32, 4, 4), (64, 32, 4, 2), (64, 32, 4, 1), (32, 16, 4, 1)),
+        256: ((128, 32, 8, 3), (64, 32, 4, 2), (64, 32, 4, 1), (32, 16, 4, 1)),
     },
 }
 SINGLE = {

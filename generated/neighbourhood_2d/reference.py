@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  1b2a23fd84b02f95
-#   text hash     2ffa3257e9883c6a
+#   content hash  8802d6781f9689a2
+#   text hash     3979a8b38640fa7f
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

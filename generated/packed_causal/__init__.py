@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5d7cefb7359d572a
-#   text hash     4de3c852433329e3
+#   content hash  f779c01e8bd19f31
+#   text hash     f6a6a93bb3501654
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5d7cefb7359d572a
-#   text hash     92b2575ad3beeea9
+#   content hash  f779c01e8bd19f31
+#   text hash     dd0fc796a1b45feb
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5d7cefb7359d572a
-#   text hash     7c6305029074f02d
+#   content hash  f779c01e8bd19f31
+#   text hash     9ca8942514c78ee5
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernels: Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5d7cefb7359d572a
-#   text hash     bed60c8d8cd7ec58
+#   content hash  f779c01e8bd19f31
+#   text hash     a258ec50a8a41b3d
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5d7cefb7359d572a
-#   text hash     29e2d329ee27ef13
+#   content hash  f779c01e8bd19f31
+#   text hash     ce24204d0f5e1dfb
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

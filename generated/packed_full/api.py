@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b2ba02aa8b0a1603
-#   text hash     d7ef51072ff9a21c
+#   content hash  f826e4a5b22f01aa
+#   text hash     4e348909656fb900
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

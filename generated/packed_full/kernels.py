@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b2ba02aa8b0a1603
-#   text hash     9b8a5e181f1d94b0
+#   content hash  f826e4a5b22f01aa
+#   text hash     1f70e5de6fa6329a
 #   render with   attnforge render specs/packed_full.yaml
 """The kernels: Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b2ba02aa8b0a1603
-#   text hash     d55f156c008cc7bf
+#   content hash  f826e4a5b22f01aa
+#   text hash     424c07d656a0234b
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  5a51a31c6202fee9
-#   text hash     1b9fb39985a9e09e
+#   content hash  9ed52f1f4783b12c
+#   text hash     4283d8d2e3d7d69e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

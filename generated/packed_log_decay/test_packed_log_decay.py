@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  5a51a31c6202fee9
-#   text hash     7b7624bf831b8b9f
+#   content hash  9ed52f1f4783b12c
+#   text hash     da8f5adf235d4883
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  8bb1fc6b7be6c944
-#   text hash     1215c3a6f4722403
+#   content hash  b3be82baabd2827e
+#   text hash     9f62b80868585f56
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

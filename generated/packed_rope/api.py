@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  8bb1fc6b7be6c944
-#   text hash     6d34469bb357ac0d
+#   content hash  b3be82baabd2827e
+#   text hash     194bf4254752b556
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  8bb1fc6b7be6c944
-#   text hash     2b66bd4a6f809edb
+#   content hash  b3be82baabd2827e
+#   text hash     dfcd9aa1576a60df
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernels: Causal attention with rotary embedding for sequences packed into one tensor.
 

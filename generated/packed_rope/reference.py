@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  8bb1fc6b7be6c944
-#   text hash     473e75bedf049526
+#   content hash  b3be82baabd2827e
+#   text hash     9d7b2098da9d7f06
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

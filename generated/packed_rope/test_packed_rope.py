@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  8bb1fc6b7be6c944
-#   text hash     443bb448fd0c4149
+#   content hash  b3be82baabd2827e
+#   text hash     5756105120cd9762
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

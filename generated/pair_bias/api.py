@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5a5e3f528a9bd5f6
-#   text hash     1757a3d03ccd8054
+#   content hash  9fb9d40c9b092a71
+#   text hash     5a3f00eb9838ea1a
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5a5e3f528a9bd5f6
-#   text hash     2422e7f2584594dd
+#   content hash  9fb9d40c9b092a71
+#   text hash     8f30a145afbf77bd
 #   render with   attnforge render specs/pair_bias.yaml
 """The kernels: Attention with a learned bias for each pair of positions.
 

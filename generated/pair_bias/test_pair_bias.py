@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5a5e3f528a9bd5f6
-#   text hash     113043855c6473e3
+#   content hash  9fb9d40c9b092a71
+#   text hash     0231c09aa8c081b1
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

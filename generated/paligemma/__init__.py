@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9c73a2730e7e9319
-#   text hash     22b0dc671f6b43bd
+#   content hash  b63a61f1f55a27cf
+#   text hash     c7c4ac7402d3484d
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

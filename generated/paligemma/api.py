@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9c73a2730e7e9319
-#   text hash     670dec742c9eec4d
+#   content hash  b63a61f1f55a27cf
+#   text hash     c400e66f9d723809
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9c73a2730e7e9319
-#   text hash     0e63be27f347659d
+#   content hash  b63a61f1f55a27cf
+#   text hash     9db43e9e4b89f83b
 #   render with   attnforge render specs/paligemma.yaml
 """The kernels: An image and a prompt that all see as a prefix, and text that sees causally.
 

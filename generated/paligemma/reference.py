@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9c73a2730e7e9319
-#   text hash     e610b8965ae661c9
+#   content hash  b63a61f1f55a27cf
+#   text hash     8e28f1e7d4ef8018
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

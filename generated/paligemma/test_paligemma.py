@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9c73a2730e7e9319
-#   text hash     194fb34f4d02745b
+#   content hash  b63a61f1f55a27cf
+#   text hash     c440806ec4c81976
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  69b048ca64db9b76
-#   text hash     6a53bb9be8cbdfd3
+#   content hash  c9411e48a7dfbd2c
+#   text hash     a1e60184f69d5b15
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

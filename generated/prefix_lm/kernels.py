@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  69b048ca64db9b76
-#   text hash     9e6ab5c81ff66d8f
+#   content hash  c9411e48a7dfbd2c
+#   text hash     37e47c24d4a4db60
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernels: Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  69b048ca64db9b76
-#   text hash     b51efd01117fd0be
+#   content hash  c9411e48a7dfbd2c
+#   text hash     37219a77b88d2896
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  69b048ca64db9b76
-#   text hash     0f99e7d011b5b12c
+#   content hash  c9411e48a7dfbd2c
+#   text hash     8372b6b8c86e9de9
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f3c6076bba370408
-#   text hash     3d175d63f13bc6f1
+#   content hash  ce415dc8cf7fbdae
+#   text hash     a77467da52f193f0
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

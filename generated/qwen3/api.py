@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f3c6076bba370408
-#   text hash     bb84675773f37e0d
+#   content hash  ce415dc8cf7fbdae
+#   text hash     e4ff0e800178e018
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f3c6076bba370408
-#   text hash     c5ef565bf7de3925
+#   content hash  ce415dc8cf7fbdae
+#   text hash     5e5f02d2ae936ff9
 #   render with   attnforge render specs/qwen3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f3c6076bba370408
-#   text hash     0a532dac9cbd44ef
+#   content hash  ce415dc8cf7fbdae
+#   text hash     5dd5975c5849796f
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f3c6076bba370408
-#   text hash     c57b21f0ed409176
+#   content hash  ce415dc8cf7fbdae
+#   text hash     baa17812bf174b0c
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  0cd0352f0b2ca2fb
-#   text hash     2bdc21996fde1eb3
+#   content hash  e667632cefa427ab
+#   text hash     db84adc9f38cb689
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

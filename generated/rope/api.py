@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  0cd0352f0b2ca2fb
-#   text hash     b3f184f639e98a9d
+#   content hash  e667632cefa427ab
+#   text hash     ed1402f0c1d0eac4
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

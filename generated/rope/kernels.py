@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  0cd0352f0b2ca2fb
-#   text hash     1be9a346846922f2
+#   content hash  e667632cefa427ab
+#   text hash     f312974c2aada964
 #   render with   attnforge render specs/rope.yaml
 """The kernels: Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  0cd0352f0b2ca2fb
-#   text hash     5c397a7d57e8f311
+#   content hash  e667632cefa427ab
+#   text hash     171b9fcea58037aa
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  0cd0352f0b2ca2fb
-#   text hash     49aeb086fa32a25a
+#   content hash  e667632cefa427ab
+#   text hash     14f0c004f3eccfbe
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5ab94cce9bbfff62
-#   text hash     94b5fd6514fd8a13
+#   content hash  eeeb4e0050ebe481
+#   text hash     37801706e4940b4f
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

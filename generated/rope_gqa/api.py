@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5ab94cce9bbfff62
-#   text hash     7ba4e6a8bef72ea9
+#   content hash  eeeb4e0050ebe481
+#   text hash     f6e6663c31da4a09
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5ab94cce9bbfff62
-#   text hash     6f5d93308cf91bd8
+#   content hash  eeeb4e0050ebe481
+#   text hash     728eab608b5c04ff
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads.
 

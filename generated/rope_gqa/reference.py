@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5ab94cce9bbfff62
-#   text hash     ca94d7613fb54705
+#   content hash  eeeb4e0050ebe481
+#   text hash     537561b5e009c50f
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

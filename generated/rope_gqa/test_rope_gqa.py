@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5ab94cce9bbfff62
-#   text hash     c5922f76cc3e7c12
+#   content hash  eeeb4e0050ebe481
+#   text hash     cde8721858af5e72
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d22a7dde988b4050
-#   text hash     31af3097fa1f29a1
+#   content hash  02efa1d761a28f8e
+#   text hash     ede3913eb1fca5e3
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d22a7dde988b4050
-#   text hash     d94c3d6b7c2e4560
+#   content hash  02efa1d761a28f8e
+#   text hash     aa01650d09d41686
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d22a7dde988b4050
-#   text hash     29310e759716b769
+#   content hash  02efa1d761a28f8e
+#   text hash     57e81c36e478cf9b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernels: Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d22a7dde988b4050
-#   text hash     6439e08d7a04f31e
+#   content hash  02efa1d761a28f8e
+#   text hash     a7e6f59883ee20ae
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

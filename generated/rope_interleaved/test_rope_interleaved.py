@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d22a7dde988b4050
-#   text hash     3e5b1a14ceb7e486
+#   content hash  02efa1d761a28f8e
+#   text hash     43f1fbfc234423c0
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

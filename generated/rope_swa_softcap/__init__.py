@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5e56c3c420de6a7b
-#   text hash     95724294e8747041
+#   content hash  a5facdc397bcd623
+#   text hash     49ebe953ca8e68db
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

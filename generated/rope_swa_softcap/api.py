@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5e56c3c420de6a7b
-#   text hash     be06e94a7f74295a
+#   content hash  a5facdc397bcd623
+#   text hash     53bfdc332a5765ed
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5e56c3c420de6a7b
-#   text hash     e2d27cba888072e2
+#   content hash  a5facdc397bcd623
+#   text hash     4b74ee0965b94a8a
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernels: Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5e56c3c420de6a7b
-#   text hash     3a6c55ff0accbf24
+#   content hash  a5facdc397bcd623
+#   text hash     ecf2a9e29ed66735
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5e56c3c420de6a7b
-#   text hash     9fe1ce3e1918ebb8
+#   content hash  a5facdc397bcd623
+#   text hash     8767ad24809d5abb
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

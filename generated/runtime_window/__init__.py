@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4634c074f2b1e053
-#   text hash     7e34e7152f9c5dad
+#   content hash  2f868c6e150ddb3d
+#   text hash     2a5ac7215ff0a385
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

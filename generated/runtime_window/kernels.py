@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4634c074f2b1e053
-#   text hash     38a5b5f44ea5de66
+#   content hash  2f868c6e150ddb3d
+#   text hash     2adb4ed796d9a943
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernels: Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4634c074f2b1e053
-#   text hash     54853e6433077f69
+#   content hash  2f868c6e150ddb3d
+#   text hash     80855713346e1078
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4634c074f2b1e053
-#   text hash     e613feb660ff94b2
+#   content hash  2f868c6e150ddb3d
+#   text hash     2ddec31f5964f870
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

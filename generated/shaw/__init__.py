@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  15caf90eb5849176
-#   text hash     0ffad8e4651f5ab5
+#   content hash  29809f8bd927123f
+#   text hash     6a55adf01d946573
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  15caf90eb5849176
-#   text hash     efd35acec108116b
+#   content hash  29809f8bd927123f
+#   text hash     53ffd7ad6b881ee0
 #   render with   attnforge render specs/shaw.yaml
 """The kernels: Attention in which each query gives each distance up to 16 a score of its own.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  15caf90eb5849176
-#   text hash     e9f5d691c4fedb9f
+#   content hash  29809f8bd927123f
+#   text hash     d9a0b759a340ebd6
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

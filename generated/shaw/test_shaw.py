@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  15caf90eb5849176
-#   text hash     f7c3b270b6af716a
+#   content hash  29809f8bd927123f
+#   text hash     4ddb910a1d2d1c65
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

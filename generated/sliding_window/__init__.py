@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a12adc11f3870a47
-#   text hash     b31e31e14c4d0bb6
+#   content hash  7d2bc6bc30f31a70
+#   text hash     e026032670b6d2fe
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a12adc11f3870a47
-#   text hash     84f825b472d52458
+#   content hash  7d2bc6bc30f31a70
+#   text hash     88c3fdb3118c2f62
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a12adc11f3870a47
-#   text hash     d3702f69ea81d1bd
+#   content hash  7d2bc6bc30f31a70
+#   text hash     b842fccc6c33a076
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernels: Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a12adc11f3870a47
-#   text hash     8f0edf2a87f0f4e4
+#   content hash  7d2bc6bc30f31a70
+#   text hash     99fc9d4bc1a3ad3d
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a12adc11f3870a47
-#   text hash     ff74a2cca63a834e
+#   content hash  7d2bc6bc30f31a70
+#   text hash     173804951c45295e
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5ec13f6309e4180e
-#   text hash     6a78367672ba3375
+#   content hash  4fea24453779340c
+#   text hash     4844fb701abb8340
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

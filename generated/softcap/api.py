@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5ec13f6309e4180e
-#   text hash     b7a77579bc4d3b47
+#   content hash  4fea24453779340c
+#   text hash     1897ce8e713e2b9b
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5ec13f6309e4180e
-#   text hash     a63b874be9325146
+#   content hash  4fea24453779340c
+#   text hash     2497651da350981c
 #   render with   attnforge render specs/softcap.yaml
 """The kernels: Causal attention with scores capped smoothly at 30.
 

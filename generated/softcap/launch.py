@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5ec13f6309e4180e
-#   text hash     b688e5f58c66a24a
+#   content hash  4fea24453779340c
+#   text hash     11c62cc524bb8e26
 #   render with   attnforge render specs/softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -20,8 +20,8 @@ INTERPRETED = triton.knobs.runtime.interpret
 # (BLOCK_M, BLOCK_N, warps, stages) by kernel and head size, the best first; those after it need less shared memory
 HALF = {
     "forward": {
-        64: ((128, 64, 8, 3), (128, 64, 4, 2), (64, 64, 4, 2), (32, 32, 4, 1)),
-        128: ((128, 128, 8, 3), (128, 64, 4, 2), (64, 64, 4, 2), (64, 32, 4, 2), (32, 32, 4, 1)),
+        64: ((128, 64, 4, 3), (128, 64, 4, 2), (64, 64, 4, 2), (32, 32, 4, 1)),
+        128: ((128, 64, 4, 2), (64, 64, 4, 2), (64, 32, 4, 2), (32, 32, 4, 1)),
         256: ((128, 64, 8, 2), (128, 32, 8, 3), (64, 32, 4, 2), (32, 32, 4, 1), (32, 16, 4, 1)),
     },
     "backward_dkv": {
@@ -32,7 +32,7 @@ HALF = {
     "backward_dq": {
         64: ((128, 64, 8, 4), (64, 64, 4, 3), (64, 64, 4, 1), (32, 32, 4, 1)),
         128: ((128, 64, 8, 3), (64, 64, 4, 2), (64, 32, 4, 1), (32, 32, 4, 1)),
-        256: ((64, 32, 4, 4), (64, 32, 4, 2), (64, 32, 4, 1), (32, 16, 4, 1)),
+        256: ((128, 32, 8, 3), (64, 32, 4, 2), (64, 32, 4, 1), (32, 16, 4, 1)),
     },
 }
 SINGLE = {

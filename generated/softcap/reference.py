@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5ec13f6309e4180e
-#   text hash     a6e2257ab4cf8cd8
+#   content hash  4fea24453779340c
+#   text hash     8c914dbcbc25c4bb
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

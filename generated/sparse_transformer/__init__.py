@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  669621988e8636d2
-#   text hash     c1865f2d6bb4af0b
+#   content hash  197d22680a8d4ed1
+#   text hash     89e6b31a82ba7d89
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

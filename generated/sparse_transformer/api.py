@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  669621988e8636d2
-#   text hash     c3efc8124642999a
+#   content hash  197d22680a8d4ed1
+#   text hash     822bcdcf45f0f073
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

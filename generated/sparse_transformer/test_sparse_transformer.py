@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  669621988e8636d2
-#   text hash     7722f2cf5216a66d
+#   content hash  197d22680a8d4ed1
+#   text hash     4438f416dc445ac2
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

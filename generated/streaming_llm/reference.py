@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  2603381045e53c1f
-#   text hash     c64fa8c9d2184dec
+#   content hash  b10f9e6fa2f2c7c2
+#   text hash     034f4ea505f90477
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  2603381045e53c1f
-#   text hash     2079f55faeecdb38
+#   content hash  b10f9e6fa2f2c7c2
+#   text hash     ce2b3c805af66ac7
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

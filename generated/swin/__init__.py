@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b932d4395885c5ab
-#   text hash     e72b6edcacf78cd7
+#   content hash  35950144da7816c6
+#   text hash     7794af99e96724f7
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

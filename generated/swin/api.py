@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b932d4395885c5ab
-#   text hash     81a88a6e0b99c7fc
+#   content hash  35950144da7816c6
+#   text hash     5c097ef3fb3b483a
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b932d4395885c5ab
-#   text hash     dbc57bacbf1f1d26
+#   content hash  35950144da7816c6
+#   text hash     7eb2eab915c1fdfb
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b932d4395885c5ab
-#   text hash     07af90fd7a9ed808
+#   content hash  35950144da7816c6
+#   text hash     e4034b62aade419b
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  932cb964945c2a21
-#   text hash     7ea6049ac8f33bd8
+#   content hash  44852f8574eaf9dd
+#   text hash     5909e6c3c2831e9c
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

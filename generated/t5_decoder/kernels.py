@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  932cb964945c2a21
-#   text hash     9aaa40ae163a401b
+#   content hash  44852f8574eaf9dd
+#   text hash     a50bee48a4eea0a5
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernels: Causal attention with T5's learned biases for distances.
 

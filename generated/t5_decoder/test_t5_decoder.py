@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  932cb964945c2a21
-#   text hash     efd9c08d1a50ec62
+#   content hash  44852f8574eaf9dd
+#   text hash     5045ed6deb51286c
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  fa35c71fcbb10e59
-#   text hash     d6f9d066a9941e16
+#   content hash  4653f82e84fec050
+#   text hash     6a4d16b99b652b77
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernels: Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  fa35c71fcbb10e59
-#   text hash     2420cd7db50e4a50
+#   content hash  4653f82e84fec050
+#   text hash     99b203e36a8d196e
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  fa35c71fcbb10e59
-#   text hash     cf69808ba28c02b0
+#   content hash  4653f82e84fec050
+#   text hash     8428bf632715e46a
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

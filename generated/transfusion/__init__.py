@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  16e537723fffe426
-#   text hash     aeea55818aedae5b
+#   content hash  08a9e851fc681cb9
+#   text hash     4bdccf2b0aa26014
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  16e537723fffe426
-#   text hash     d3584fcf0c11fd52
+#   content hash  08a9e851fc681cb9
+#   text hash     be0ff311446c40d4
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

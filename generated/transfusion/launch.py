@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  16e537723fffe426
-#   text hash     b7e280e20002979d
+#   content hash  08a9e851fc681cb9
+#   text hash     430256913886a268
 #   render with   attnforge render specs/transfusion.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -20,8 +20,8 @@ INTERPRETED = triton.knobs.runtime.interpret
 # (BLOCK_M, BLOCK_N, warps, stages) by kernel and head size, the best first; those after it need less shared memory
 HALF = {
     "forward": {
-        64: ((128, 64, 8, 3), (128, 64, 4, 2), (64, 64, 4, 2), (32, 32, 4, 1)),
-        128: ((128, 128, 8, 3), (128, 64, 4, 2), (64, 64, 4, 2), (64, 32, 4, 2), (32, 32, 4, 1)),
+        64: ((128, 64, 4, 3), (128, 64, 4, 2), (64, 64, 4, 2), (32, 32, 4, 1)),
+        128: ((128, 64, 4, 2), (64, 64, 4, 2), (64, 32, 4, 2), (32, 32, 4, 1)),
         256: ((128, 64, 8, 2), (128, 32, 8, 3), (64, 32, 4, 2), (32, 32, 4, 1), (32, 16, 4, 1)),
     },
     "backward_dkv": {
@@ -32,7 +32,7 @@ HALF = {
     "backward_dq": {
         64: ((128, 64, 8, 4), (64, 64, 4, 3), (64, 64, 4, 1), (32, 32, 4, 1)),
         128: ((128, 64, 8, 3), (64, 64, 4, 2), (64, 32, 4, 1), (32, 32, 4, 1)),
-        256: ((64, 32, 4, 4), (64, 32, 4, 2), (64, 32, 4, 1), (32, 16, 4, 1)),
+        256: ((128, 32, 8, 3), (64, 32, 4, 2), (64, 32, 4, 1), (32, 16, 4, 1)),
     },
 }
 SINGLE = {
@@ -81,7 +81,7 @@ def _attend(
     block_d, block_dv = _padded(q), _padded(v)
 
     def launch(block_m, block_n, warps, stages):
-        q_bounds, k_bounds, q_tiles, k_tiles = _bounds(q, k, image, scale, block_m, block_n)
+        key_ranges, q_tiles = _key_ranges(q, k, image, scale, block_m, block_n)
         kernels.forward[q.shape[0] * q.shape[2], triton.cdiv(q.shape[1], block_m)](
             q_desc=_tiles(q, block_m, block_d),
             k_desc=_tiles(k, block_n, block_d),
@@ -95,10 +95,8 @@ def _attend(
             image_ptr=image,
             image_stride_batch=_stride(image, 0),
             image_stride_token=_stride(image, 1),
-            q_bounds_ptr=q_bounds,
-            k_bounds_ptr=k_bounds,
+            key_ranges_ptr=key_ranges,
             q_tiles=q_tiles,
-            k_tiles=k_tiles,
             GROUP=q.shape[-2] // k.shape[-2],
             DV=v.shape[-1],
             BLOCK_M=block_m,
@@ -163,7 +161,7 @@ def _differentiate(
         dq = dq if wanted[0] else q.new_empty(q.shape)
 
         def launch(block_m, block_n, warps, stages):
-            q_bounds, k_bounds, q_tiles, k_tiles = _bounds(q, k, image, scale, block_m, block_n)
+            key_ranges, q_tiles = _key_ranges(q, k, image, scale, block_m, block_n)
             kernels.backward_dq[q.shape[0] * q.shape[-2], triton.cdiv(q.shape[1], block_m)](
                 q_desc=_tiles(q, block_m, block_d),
                 k_desc=_tiles(k, block_n, block_d),
@@ -179,10 +177,8 @@ def _differentiate(
                 image_ptr=image,
                 image_stride_batch=_stride(image, 0),
                 image_stride_token=_stride(image, 1),
-                q_bounds_ptr=q_bounds,
-                k_bounds_ptr=k_bounds,
+                key_ranges_ptr=key_ranges,
                 q_tiles=q_tiles,
-                k_tiles=k_tiles,
                 GROUP=q.shape[-2] // k.shape[-2],
                 D=q.shape[-1],
                 BLOCK_M=block_m,
@@ -201,7 +197,7 @@ def _differentiate(
         dv = dv if wanted[2] else v.new_empty(v.shape)
 
         def launch(block_m, block_n, warps, stages):
-            q_bounds, k_bounds, q_tiles, k_tiles = _bounds(q, k, image, scale, block_m, block_n)
+            query_ranges, k_tiles = _query_ranges(q, k, image, scale, block_m, block_n)
             kernels.backward_dkv[q.shape[0] * k.shape[-2], triton.cdiv(k.shape[1], block_n)](
                 q_desc=_tiles(q, block_m, block_d),
                 k_desc=_tiles(k, block_n, block_d),
@@ -218,9 +214,7 @@ def _differentiate(
                 image_ptr=image,
                 image_stride_batch=_stride(image, 0),
                 image_stride_token=_stride(image, 1),
-                q_bounds_ptr=q_bounds,
-                k_bounds_ptr=k_bounds,
-                q_tiles=q_tiles,
+                query_ranges_ptr=query_ranges,
                 k_tiles=k_tiles,
                 GROUP=q.shape[-2] // k.shape[-2],
                 D=q.shape[-1],
@@ -288,6 +282,50 @@ def _bounds(q, k, image, scale, block_m, block_n):
         BLOCK_N=block_n,
     )
     return q_bounds, k_bounds, q_tiles, k_tiles
+
+
+def _key_ranges(q, k, image, scale, block_m, block_n):
+    """The key tiles that each query tile needs, and how many of those there are."""
+    q_bounds, k_bounds, q_tiles, k_tiles = _bounds(q, k, image, scale, block_m, block_n)
+    key_ranges = q.new_empty(q.shape[0], q_tiles, 4, dtype=torch.int32)
+    kernels.key_ranges[q.shape[0], q_tiles](
+        key_ranges_ptr=key_ranges,
+        q_bounds_ptr=q_bounds,
+        k_bounds_ptr=k_bounds,
+        q_tiles=q_tiles,
+        k_tiles=k_tiles,
+        q_len=q.shape[1],
+        k_len=k.shape[1],
+        Hq=q.shape[-2],
+        image_ptr=image,
+        image_stride_batch=_stride(image, 0),
+        image_stride_token=_stride(image, 1),
+        BLOCK_M=block_m,
+        BLOCK_N=block_n,
+    )
+    return key_ranges, q_tiles
+
+
+def _query_ranges(q, k, image, scale, block_m, block_n):
+    """The query tiles that each key tile needs, and how many of those there are."""
+    q_bounds, k_bounds, q_tiles, k_tiles = _bounds(q, k, image, scale, block_m, block_n)
+    query_ranges = q.new_empty(q.shape[0], k_tiles, 4, dtype=torch.int32)
+    kernels.query_ranges[q.shape[0], k_tiles](
+        query_ranges_ptr=query_ranges,
+        q_bounds_ptr=q_bounds,
+        k_bounds_ptr=k_bounds,
+        q_tiles=q_tiles,
+        k_tiles=k_tiles,
+        q_len=q.shape[1],
+        k_len=k.shape[1],
+        Hq=q.shape[-2],
+        image_ptr=image,
+        image_stride_batch=_stride(image, 0),
+        image_stride_token=_stride(image, 1),
+        BLOCK_M=block_m,
+        BLOCK_N=block_n,
+    )
+    return query_ranges, k_tiles
 
 
 @_operator("rotate")

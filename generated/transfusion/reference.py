@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  16e537723fffe426
-#   text hash     6f89e34a30c22db7
+#   content hash  08a9e851fc681cb9
+#   text hash     b6be06298bed25a7
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  16e537723fffe426
-#   text hash     01b2e7c0ceb3ae0c
+#   content hash  08a9e851fc681cb9
+#   text hash     f8d43201c3379e8a
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

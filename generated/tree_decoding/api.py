@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3b4bff708f0f92ee
-#   text hash     c93a2cdc7744d451
+#   content hash  3bae5977c027814b
+#   text hash     5c47c0bda6a9d9dd
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3b4bff708f0f92ee
-#   text hash     ea86b5e9d5567fc3
+#   content hash  3bae5977c027814b
+#   text hash     85a50fb3f7a36082
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernels: A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3b4bff708f0f92ee
-#   text hash     00517cae8ccf91ff
+#   content hash  3bae5977c027814b
+#   text hash     1375f379c79a852e
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3b4bff708f0f92ee
-#   text hash     2938126dbf615e6b
+#   content hash  3bae5977c027814b
+#   text hash     c1d262934886e5b4
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -181,6 +181,22 @@ def inspect(spec: str, archs: str, head_dim: int, dtype: str) -> None:
 
 
 @main.command()
+@click.argument("spec")
+@click.option("--to", required=True, type=click.Choice(["flex"]), help="flex: PyTorch's FlexAttention.")
+def export(spec: str, to: str) -> None:
+    """Print a variant as a module for another library."""
+    from . import flex
+    from . import render as renderer
+
+    loaded = _one(spec)
+    try:
+        text = renderer.export(loaded, to)
+    except flex.Inexpressible as why:
+        raise click.UsageError(f"{loaded.source}: {why}") from None
+    _echo(text)
+
+
+@main.command()
 def schema() -> None:
     """Print the JSON Schema of the spec language, for editors."""
     import json

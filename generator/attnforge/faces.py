@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from .binding import View
-from .leaves import Leaf
+from .leaves import SIDES, Leaf, Side
 from .skips import Skips
 from .spec import Spec
 
@@ -82,7 +82,7 @@ class Faces:
                 Parameter("lse_ptr", "*fp32", "lse"),
                 *self._sizes(),
                 *self._given(self.by_query),
-                *self._notes(),
+                *self._skipped("q"),
                 *self._sunk(),
                 *self._dropped(),
                 *self._constants("GROUP", "DV", "BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "PRECISION"),
@@ -127,7 +127,7 @@ class Faces:
                 Parameter("delta_ptr", "*fp32", "delta"),
                 *self._sizes(),
                 *self._given(self.by_key),
-                *self._notes(),
+                *self._skipped("k"),
                 *self._dropped(),
                 *(Parameter(f"{s.name}_ptr", "*fp32", s.name) for s in self.by_key.learned),
                 *self._constants("GROUP", "D", "DV", "BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "PRECISION"),
@@ -148,7 +148,7 @@ class Faces:
                 Parameter("delta_ptr", "*fp32", "delta"),
                 *self._sizes(),
                 *self._given(self.by_query),
-                *self._notes(),
+                *self._skipped("q"),
                 *self._dropped(),
                 *(Parameter(f"{s.name}_ptr", "*fp32", s.name) for s in self.by_query.learned),
                 *self._constants("GROUP", "D", "BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "PRECISION"),
@@ -259,6 +259,7 @@ class Faces:
         found = (self.forward, self.delta, self.dkv, self.dq)
         return (
             ((self.bounds,) if self.bounds else ())
+            + self.ranges
             + found
             + tuple(pair.kernel for pair in self.pairs)
             + ((self.rotate,) if self.spec.rope else ())
@@ -308,21 +309,45 @@ class Faces:
     def bounds(self) -> Kernel | None:
         """The extremes, for each tile, of what masks read along queries and along keys."""
         notes = tuple(self._notes())
-        if not notes:
-            return None
-        sizes = [p for p in self._sizes(scale=False) if not p.name.endswith("_total")]
-        given = [p for p in self._given(self.by_query) if p.type != "fp32"]
-        grouped = self._constants("GROUP") if "kv_head" in {k for i in self.spec.inputs for k in i.kinds} else ()
-        return Kernel("bounds", (*notes, *sizes, *given, *grouped, *self._constants("BLOCK_M", "BLOCK_N")))
+        return Kernel("bounds", (*notes, *self._told())) if notes else None
+
+    @cached_property
+    def ranges(self) -> tuple[Kernel, ...]:
+        """The tiles that each tile of queries, and each of keys, needs."""
+        sides = [skips for side in SIDES if (skips := Skips(self.spec, side)).any and skips.ranged]
+        ptr = {x.ranges: Parameter(f"{x.ranges}_ptr", "*i32", x.ranges) for x in sides}
+        return tuple(Kernel(x.ranges, (ptr[x.ranges], *self._notes(), *self._told())) for x in sides)
+
+    def _told(self) -> Iterable[Parameter]:
+        """What the small kernels take that look at the masks alone."""
+        yield from (p for p in self._sizes(scale=False) if not p.name.endswith("_total"))
+        yield from (p for p in self._given(self.by_query) if p.type not in ("fp32", "*fp32") and not self._scored(p))
+        if any("kv_head" in given.kinds for given in self.spec.inputs):
+            yield from self._constants("GROUP")
+        yield from self._constants("BLOCK_M", "BLOCK_N")
+
+    def _scored(self, parameter: Parameter) -> bool:
+        """Whether a parameter belongs to an input of floats, which no state hangs on."""
+        floats = (given.name for given in self.spec.inputs if given.dtype == "float")
+        return any(parameter.name.startswith(f"{name}_stride_") for name in floats)
 
     def _notes(self) -> Iterable[Parameter]:
         """Where the extremes of tiles stand."""
         skips = Skips(self.spec, "q")
-        sides = [side for side in ("q", "k") if skips.noted(side)]
+        sides = [side for side in SIDES if skips.noted(side)]
         for side in sides:
             yield Parameter(f"{side}_bounds_ptr", "*i32", f"{side}_bounds")
-        for side in ("q", "k") if sides else ():
+        for side in SIDES if sides else ():
             yield Parameter(f"{side}_tiles", "i32", f"{side}_tiles")
+
+    def _skipped(self, side: Side) -> Iterable[Parameter]:
+        """What tells the tiles to skip: their range, or the notes that tell the state of each."""
+        skips = Skips(self.spec, side)
+        if not (skips.any and skips.ranged):
+            yield from self._notes()
+            return
+        yield Parameter(f"{skips.ranges}_ptr", "*i32", skips.ranges)
+        yield Parameter(f"{side}_tiles", "i32", f"{side}_tiles")
 
     def _sunk(self) -> Iterable[Parameter]:
         if self.spec.sink:

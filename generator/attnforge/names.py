@@ -34,8 +34,10 @@ _LOCAL = frozenset(
     upstream used value visible wanted warps weight whole_floor whole_tiles within word words
     """.split()  # noqa: SIM905
 )
+# what modules for other libraries call theirs
+_EXPORTED = frozenset(("create_block_mask", "flex_attention", "kv_idx", "mask_mod", "mods", "q_idx", "score_mod"))
 _ENDINGS = ("_ptr", "_desc", "_tile", "_base", "_sum", "_q", "_k", "_qk", "_slope", "_turned", "_least", "_most")
-_ENTRY = r".*_at\d*(_[a-z0-9]+)?"  # looked-up entries and their places
+_MADE = r".*_at\d*(_[a-z0-9]+)?|state\d+_\d+"  # looked-up entries and their places, parts of states
 _MODULES = frozenset(
     """
     api attnforge generated kernels launch math os reference test tests torch triton
@@ -55,7 +57,7 @@ def wrong_keyword(name: str) -> str | None:
         return f"{name!r} is a word of the expression language"
     if name in CALL:
         return f"{name!r} is a keyword that generated functions have"
-    if name in _LOCAL or "_stride_" in name or name.endswith(_ENDINGS) or re.fullmatch(_ENTRY, name):
+    if name in _LOCAL | _EXPORTED or "_stride_" in name or name.endswith(_ENDINGS) or re.fullmatch(_MADE, name):
         return f"{name!r} is a name of the generated code's own: choose another one"
     return None
 

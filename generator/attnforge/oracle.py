@@ -283,9 +283,11 @@ def _slice(given: Input) -> str:
     """The part of an input that belongs to one packed sequence, with a batch axis of 1 where the input has one."""
     rows = {"query": "q_first:q_end", "key": "k_first:k_end", "token": "k_first:k_end"}
     if not given.rows:
-        marks = ["sequence : sequence + 1" if kind == "batch" else ":" for kind in given.kinds]
-    else:
-        marks = ["None" if kind == "batch" else rows.get(kind, ":") for kind in given.kinds]
+        if "batch" not in given.kinds:
+            return given.name
+        at = given.kinds.index("batch")  # of size 1 it stands for all sequences
+        return f"{given.name}.narrow({at}, sequence % {given.name}.shape[{at}], 1)"
+    marks = ["None" if kind == "batch" else rows.get(kind, ":") for kind in given.kinds]
     while marks and marks[-1] == ":":
         marks.pop()
     return f"{given.name}[{', '.join(marks)}]" if marks else given.name

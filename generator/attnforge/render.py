@@ -13,7 +13,7 @@ from typing import Any
 
 import jinja2
 
-from . import __version__, format, header, oracle, plan, resources
+from . import __version__, flex, format, header, oracle, plan, resources
 from .spec import Spec
 
 _FILES = {
@@ -57,8 +57,20 @@ def page(values: dict[str, Any]) -> str:
     return _text("page/page.html.jinja", values, escape=True)
 
 
+def export(spec: Spec, to: str) -> str:
+    """A module with the variant of a spec for another library; `to` names it. Raises flex.Inexpressible."""
+    planned = plan.build(spec)
+    texts = oracle.build(spec, planned.arguments)
+    values = {"plan": planned, "oracle": texts, "flex": flex.build(spec, planned.arguments, texts.guarded)}
+    return _python(f"export/{to}.py.jinja", values)
+
+
 def _file(template: str, values: dict[str, Any]) -> str:
-    return header.stamp(format.python(_text(template, values).lstrip("\n"), template))
+    return header.stamp(_python(template, values))
+
+
+def _python(template: str, values: dict[str, Any]) -> str:
+    return format.python(_text(template, values).lstrip("\n"), template)
 
 
 def _text(template: str, values: dict[str, Any], *, escape: bool = False) -> str:

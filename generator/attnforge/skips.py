@@ -11,7 +11,8 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 
-from . import calculus, intervals, printers, walk
+from . import calculus, intervals, printers
+from .binding import Line, label
 from .expression import Node
 from .intervals import FALSE, TRUE, Ends
 from .leaves import Leaf, Reader, Side
@@ -61,6 +62,16 @@ class Skips:
         return bool(self.noted("q") or self.noted("k") or self.blocks)
 
     @property
+    def ranged(self) -> bool:
+        """Whether one range of tiles is worked out beforehand; blocks leave holes that kernels have to step over."""
+        return not self.blocks
+
+    @property
+    def ranges(self) -> str:
+        """The kernel that works the range out."""
+        return "key_ranges" if self.own == "q" else "query_ranges"
+
+    @property
     def per_head(self) -> bool:
         """Whether the notes of query heads differ."""
         noted = (*self.noted("q"), *self.noted("k"))
@@ -96,22 +107,23 @@ class Skips:
         return tuple(lines)
 
     @cached_property
-    def _shared(self) -> tuple[list[tuple[str, Node]], list[Node]]:
-        """What is named of `every` and `some`, and the two over that."""
-        whole = walk.mask(self.spec)
-        assert whole is not None
-        found = intervals.condition(whole, self.known)
-        return calculus.share([found.least, found.most], "part")
+    def _shared(self) -> tuple[tuple[list[tuple[str, Node]], list[Node]], ...]:
+        """For each mask what is named of `every` and `some`, and the two over that."""
+        ends = (intervals.condition(mask.keep, self.known) for mask in self.spec.masks)
+        return tuple(calculus.share(list(found), f"state{i}_") for i, found in enumerate(ends))
 
     @cached_property
-    def states(self) -> tuple[str, ...]:
-        """The statements from a tile's extremes to `some` and `every`: whether it shows anything, and all."""
-        shared, (every, some) = self._shared
-        lines = [f"{name} = {self._text(node)}" for name, node in shared]
-        for name, node in (("some", some), ("every", every)):
-            if node != TRUE:
-                lines.append(f"{name} &= {'tile < 0' if node == FALSE else self._text(node)}")
-        return tuple(lines)
+    def states(self) -> tuple[tuple[Line, ...], ...]:
+        """For each mask what makes of a tile's extremes `some` and `every`: whether it shows anything, and all."""
+        found = []
+        for mask, (shared, (every, some)) in zip(self.spec.masks, self._shared, strict=True):
+            lines = [Line(f"{name} = {self._text(node)}", "") for name, node in shared]
+            for name, node in (("some", some), ("every", every)):
+                if node != TRUE:
+                    value = "tile < 0" if node == FALSE else self._text(node)
+                    lines.append(Line(f"{name} &= {value}", label(mask.label)))
+            found.append(tuple(lines))
+        return tuple(found)
 
     @property
     def extremes(self) -> tuple[str, ...]:
@@ -133,7 +145,12 @@ class Skips:
     def parameters(self) -> tuple[str, ...]:
         """What the function takes beside the tiles in question and their size."""
         other: Side = "k" if self.own == "q" else "q"
-        texts = [*self.states, *self.extremes, *self.notes(other), "k_len" if self.own == "q" else "q_len k_len"]
+        texts = [
+            *(line.text for lines in self.states for line in lines),
+            *self.extremes,
+            *self.notes(other),
+            "k_len" if self.own == "q" else "q_len k_len",
+        ]
         words = {word for text in texts for word in re.findall(r"\w+", text)}
         made = {f"{leaf.name}_{end}" for leaf in (*self.noted(other), *self.blocks) for end in ("least", "most")}
         made |= {f"{other}_first", f"{other}_last"}
@@ -148,13 +165,22 @@ class Skips:
         """The functions that the statements' text calls."""
         if not self.any:
             return ()
-        shared, roots = self._shared
-        return printers.triton_helpers([*(node for _, node in shared), *roots])
+        nodes = [node for shared, roots in self._shared for node in (*(part for _, part in shared), *roots)]
+        return printers.triton_helpers(nodes)
 
-    def loads(self) -> tuple[str, ...]:
-        """The statements of the small kernel that make the own side's leaves available."""
+    @property
+    def noting(self) -> tuple[str, ...]:
+        """The statements that load what is to be noted of the own side."""
+        return self._loads({leaf.name for leaf in self.noted(self.own)})
+
+    @property
+    def telling(self) -> tuple[str, ...]:
+        """The statements that load what the states hang on besides."""
+        return self._loads(set(self.parameters))
+
+    def _loads(self, needed: set[str]) -> tuple[str, ...]:
         lines = [line for site in ("program", "head") for line in self.reader.loads(site)]
-        needed, kept = {leaf.name for leaf in self.noted(self.own)}, []
+        kept = []
         for line in reversed(lines):
             name, text = line.split(" = ", 1)
             if name in needed:

@@ -19,8 +19,8 @@ Table = dict[str, dict[int, tuple[Tile, ...]]]
 # head sizes up to the key; the first of each measured on an NVIDIA H200, the others for GPUs with less shared memory
 HALF: Table = {
     "forward": {
-        64: (Tile(128, 64, 8, 3), Tile(128, 64, 4, 2), Tile(64, 64, 4, 2), Tile(32, 32, 4, 1)),
-        128: (Tile(128, 128, 8, 3), Tile(128, 64, 4, 2), Tile(64, 64, 4, 2), Tile(64, 32, 4, 2), Tile(32, 32, 4, 1)),
+        64: (Tile(128, 64, 4, 3), Tile(128, 64, 4, 2), Tile(64, 64, 4, 2), Tile(32, 32, 4, 1)),
+        128: (Tile(128, 64, 4, 2), Tile(64, 64, 4, 2), Tile(64, 32, 4, 2), Tile(32, 32, 4, 1)),
         256: (Tile(128, 64, 8, 2), Tile(128, 32, 8, 3), Tile(64, 32, 4, 2), Tile(32, 32, 4, 1), Tile(32, 16, 4, 1)),
     },
     "backward_dkv": {
@@ -31,7 +31,7 @@ HALF: Table = {
     "backward_dq": {
         64: (Tile(128, 64, 8, 4), Tile(64, 64, 4, 3), Tile(64, 64, 4, 1), Tile(32, 32, 4, 1)),
         128: (Tile(128, 64, 8, 3), Tile(64, 64, 4, 2), Tile(64, 32, 4, 1), Tile(32, 32, 4, 1)),
-        256: (Tile(64, 32, 4, 4), Tile(64, 32, 4, 2), Tile(64, 32, 4, 1), Tile(32, 16, 4, 1)),
+        256: (Tile(128, 32, 8, 3), Tile(64, 32, 4, 2), Tile(64, 32, 4, 1), Tile(32, 16, 4, 1)),
     },
 }
 SINGLE: Table = {

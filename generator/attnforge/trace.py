@@ -57,6 +57,9 @@ def _marks(spec: Spec) -> list[_Marks]:
             mark.values |= {_syntax("-ds")} if not term.slope.text and term.slope.sign == "-" else set()
             mark.names |= {name for name, _ in term.before} | {slope.text for slope in slopes if slope.text}
             mark.names |= {name for total, _ in term.sums for name in (total.name, f"{total.name}_ptr")}
+    for skips in (planned.key_skips, planned.query_skips):
+        for mark, state in zip(marks, skips.states if skips else (), strict=False):
+            mark.values |= {_syntax(line.text.split(" = " if " = " in line.text else " &= ", 1)[1]) for line in state}
     whole = _range_ends(spec)
     for i, mark in enumerate(marks[: len(spec.masks)]):
         left = dataclasses.replace(spec, masks=spec.masks[:i] + spec.masks[i + 1 :])

@@ -30,13 +30,9 @@ class Walk:
     parameters: tuple[str, ...]  # without the tile's size
     block: str
     ends: tuple[Ends, ...]
+    full: bool  # whether some tile may be full
     left: bool  # whether mixed tiles may stand before the full ones
     shifted: bool  # whether the ends read `shift`, the position of row 0
-
-    @property
-    def full(self) -> bool:
-        """Whether some tile may be full."""
-        return any(e.full for e in self.ends)
 
 
 def mask(spec: Spec) -> Node | None:
@@ -55,13 +51,13 @@ def spans(spec: Spec, along: Side) -> tuple[Span, ...]:
     return ranges.spans(whole, along, inputs, minimums)
 
 
-def build(spec: Spec, along: Side, *, whole: bool = False) -> Walk:
+def build(spec: Spec, along: Side, *, told: bool = False) -> Walk:
     """The walk of query tiles' programs over keys, or of key tiles' programs over queries.
 
-    `whole` takes everything for several spans: where kernels tell the states of tiles, there is one range of them.
+    Where kernels are `told` the states of tiles, several spans become one of everything, and any tile may be full.
     """
     found = spans(spec, along)
-    if whole and len(found) > 1:
+    if told and len(found) > 1:
         found = (Span(None, None, None, None, False),)
     ends = tuple(_ends(span, along, spec) for span in found)
     words = {word for e in ends for text in (e.lo, e.hi, *(e.full or ())) for word in re.findall(r"\w+", text)}
@@ -72,9 +68,10 @@ def build(spec: Spec, along: Side, *, whole: bool = False) -> Walk:
     names = [o.keyword for o in spec.options] + [i.name for i in spec.inputs] + [leaf.name for leaf in leaves]
     candidates = dict.fromkeys([*tile, "q_len", "k_len", "b", "h", "kv_h", *names])
     parameters = tuple(name for name in candidates if name in words)
-    left = len(found) > 1 or any(span.lo is not None or span.full_lo is not None for span in found)
+    full = told or any(e.full for e in ends)
+    left = told or len(found) > 1 or any(span.lo is not None or span.full_lo is not None for span in found)
     function, block = ("key_tiles", "BLOCK_N") if along == "k" else ("query_tiles", "BLOCK_M")
-    return Walk(function, parameters, block, ends, left, "shift" in words)
+    return Walk(function, parameters, block, ends, full, left, "shift" in words)
 
 
 def _ends(span: Span, along: str, spec: Spec) -> Ends:

@@ -1,0 +1,417 @@
+"""Modules for FlexAttention: the same results as the printed reference, or a reason why there is none."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import itertools
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+from torch.nn.attention.flex_attention import AuxOutput
+
+from attnforge import cli, format, oracle, plan, render, resources, spec
+
+Function = Callable[..., Any]
+DROPPED = {name: path for name, path in resources.variants().items() if "dropout: true" in path.read_text()}
+SHIPPED = {name: path for name, path in resources.variants().items() if name not in DROPPED}
+FOUND = {path.stem: path for path in sorted((Path(__file__).parent / "found_specs").glob("*.yaml"))}
+GENERATED = Path(__file__).parents[1] / "generated"
+
+
+HAND_MADE = {
+    "floors": """
+mask:
+  - expr: "(q - k - 7) // 3 % 4 != 1 or k % 3 == (q - 20) % 3 or (k - q) * 0.5 % 2.0 < 0.75"
+score:
+  - expr: "score + (k - q) // 4 + (k - q) % -5 + (score - 1.5) // 0.5 + (q - 3 * k) % 0.75"
+""",
+    "nested": """
+mask:
+  - any: [causal, all: [not: causal, expr: "k < few"], not: {sliding_window: {size: 4}}]
+  - not: {any: [{expr: "q == 3"}, all: [{expr: "h == 1"}, {expr: "b == 0 and kv_h == 0"}]]}
+inputs:
+  few: {axes: [], dtype: int}
+""",
+    "axes": """
+mask:
+  - expr: "shown or k < seen_rows"
+  - expr: "not hidden or opened[q]"
+score:
+  - expr: "score * one + two * three + four[k] - four[q]"
+  - expr: "score + other[q] * other[k] + whole * 0.5 + plain"
+inputs:
+  shown: {axes: [batch, key], dtype: bool}
+  seen_rows: {axes: [query, head], dtype: int}
+  hidden: {axes: [key, kv_head], dtype: bool}
+  opened: {axes: [token], dtype: bool}
+  one: {axes: [head], grad: true}
+  two: {axes: [kv_head, batch], grad: true}
+  three: {axes: [head, query, batch], grad: true}
+  four: {axes: [kv_head, token], grad: true, scan: cumsum}
+  other: {axes: [token, batch], grad: true}
+  whole: {axes: [kv_head, key], dtype: int}
+  plain: {axes: [], dtype: float}
+""",
+    "reads_again": """
+mask: [causal]
+score:
+  - expr: "temp * tanh(score / temp) + x[q] * x[k] - x[q] * temp"
+  - expr: "score + x_here * x[k]"
+inputs:
+  temp: {axes: [head], grad: true}
+  x: {axes: [batch, token], grad: true}
+  x_here: {axes: [query], grad: true}
+""",
+    "functions": """
+mask:
+  - expr: "min(q, 9) >= max(k - 3, 0, 1) and clamp(k, 2, 7) <= abs(q) and exp(size / 8) > 0.1 * k"
+score:
+  - expr: "sin(score) + cos(k) + sigmoid(size) + softplus(q - k) + sqrt(abs(score)) + log(k + 1) + floor(score * size)"
+  - expr: "score + (0.1 if q > k else 0.7) + min(score, 0.3) + max(k - q, 0.5)"
+  - expr: "score + (k + 1) ** 2 + (k + 1) ** -0.5 + 2 ** -k"
+  - expr: "where(q_len > 4, score, 2 * score) + exp(0.1 * size) + k / 3 + (q if q > k else 0.25 * k)"
+inputs:
+  size: {axes: []}
+""",
+    "constants": """
+mask:
+  - expr: "q_len > 0"
+  - expr: "k_len > 1 or h > 0"
+score:
+  - expr: "q - k"
+""",
+    "number": "score:\n  - expr: '2'\n  - expr: score - k\n",
+    "numbers": "mask: [causal]\nscore:\n  - expr: q_len - 3\n",
+    "runtime": """
+rope: {layout: interleaved, dims: 4}
+mask: [causal, sliding_window: {size: runtime}]
+score: [softcap: {cap: 2.0}, alibi]
+""",
+    "patterns": """
+mask:
+  - any: [chunked: {size: 4}, dilated: {stride: runtime}, global_tokens: {count: 2}]
+  - not: {local_2d: {width: 3, radius: 1}}
+  - segments
+""",
+    "tree": "mask: [tree]\nscore: [bias]\n",
+    "blocks": "mask: [block_sparse: {block: 4}]\nscore: [relative_bias: {buckets: 8, max_distance: 9}]\n",
+    "one_way": "mask: [causal]\nscore: [relative_bias: {buckets: 6, max_distance: 9, bidirectional: false}]\n",
+    "tables": """
+mask:
+  - expr: "by_key[max(k - 5, 0)] or by_row[k, q - 1] or by_key[0] or parents[max(q - 2, 0)] <= k"
+  - expr: "not by_key[parents[k]] or k_len < few or by_key[min(few, k_len - 1)]"
+score:
+  - expr: "score * table[q - k, parents[k] + 1] + far[k - 3] * far[abs(q - k)] + far[k - 3] + table[0, -7]"
+  - expr: "score + pairs + pairs[h, k, q] * 0.5 + spread[floor(score_scale * k)]"
+inputs:
+  by_key: {axes: [token, head], dtype: bool}
+  by_row: {axes: [query, batch, query], dtype: bool}
+  parents: {axes: [token], dtype: int}
+  few: {axes: [], dtype: int}
+  table: {axes: [5, kv_head, 3], grad: true}
+  far: {axes: [batch, 4], grad: true}
+  pairs: {axes: [head, key, query], grad: true}
+  spread: {axes: [7]}
+  score_scale: {axes: []}
+""",
+    "packed_tables": """
+layout: packed
+mask:
+  - segments
+  - expr: "by_key[k // 2] or by_key[min(k + 1, k_len - 1)] or by_key[parents[q]] or exp(b) > 9"
+score:
+  - relative_bias: {buckets: 8, max_distance: 9}
+  - expr: "score + far[k - 3] + by_token[b, k % 2] + far[0]"
+inputs:
+  by_key: {axes: [token, head], dtype: bool}
+  far: {axes: [batch, 4], grad: true}
+  parents: {axes: [token], dtype: int}
+  by_token: {axes: [key, 3, kv_head, 2], grad: true}
+""",
+    "packed_axes": """
+layout: packed
+mask:
+  - expr: "k <= q + b or k_len - k < few"
+  - expr: "shown or q == 0 or opened[k]"
+score:
+  - expr: "score * one + two * three + four[k] - four[q] + q_len / (k_len + 1) + b"
+inputs:
+  few: {axes: [batch], dtype: int}
+  shown: {axes: [batch, key], dtype: bool}
+  opened: {axes: [token], dtype: bool}
+  one: {axes: [head, batch], grad: true}
+  two: {axes: [kv_head], grad: true}
+  three: {axes: [head, query, batch], grad: true}
+  four: {axes: [kv_head, token], grad: true, scan: cumsum}
+""",
+    "sinks": "sink: true\nmask: [causal]\nscore: [softcap: {cap: 3.0}]\n",
+    "packed_sinks": "layout: packed\nsink: true\nheads: equal\nmask: [sliding_window: {size: 2}]\n",
+    "packed_turned": """
+layout: packed
+rope: {layout: interleaved}
+mask: [sliding_window: {size: 3}, not: {expr: "q_len == 2"}]
+score: [softcap: {cap: 3.0}]
+""",
+}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A variant as both modules compute it."""
+
+    planned: plan.Plan
+    texts: oracle.Oracle
+    exported: dict[str, Any]
+    reference: Function
+
+
+@pytest.fixture(scope="module")
+def variants(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Variant]:
+    """A shipped or hand-made variant by name."""
+    folder = tmp_path_factory.mktemp("export")
+
+    @functools.cache
+    def variant(name: str) -> Variant:
+        path = SHIPPED.get(name) or FOUND.get(name) or written(name, HAND_MADE[name], folder)
+        loaded = spec.load(path, terms=resources.terms_for(path))
+        planned = plan.build(loaded)
+        printed = GENERATED / name / "reference.py"
+        text = printed.read_text() if name in SHIPPED else render.render(loaded)["reference.py"]
+        return Variant(
+            planned,
+            oracle.build(loaded, planned.arguments),
+            module(render.export(loaded, "flex"), folder / f"{name}_flex.py"),
+            module(text, folder / f"{name}_reference.py")["reference"],
+        )
+
+    return variant
+
+
+def written(name: str, document: str, folder: Path) -> Path:
+    path = folder / f"{name}.yaml"
+    path.write_text(f"name: {name}\ndescription: A test.\n{document}")
+    return path
+
+
+def module(text: str, path: Path) -> dict[str, Any]:
+    path.write_text(text)
+    found = importlib.util.spec_from_file_location(path.stem, path)
+    assert found is not None and found.loader is not None
+    made = importlib.util.module_from_spec(found)
+    sys.modules[path.stem] = made  # flex_attention looks there for what its functions name
+    found.loader.exec_module(made)
+    return vars(made)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Sizes of a call: the lengths of one sequence of a batch, or of each packed one."""
+
+    q_lens: tuple[int, ...]
+    k_lens: tuple[int, ...]
+    heads: tuple[int, int]
+    dtype: torch.dtype = torch.float64
+
+
+def arguments(of: Variant, case: Case, *, whole: bool = True) -> tuple[list[torch.Tensor], dict[str, Any]]:
+    """q, k, v and keywords; where `whole` is not asked for, axes that may be of size 1 are."""
+    torch.manual_seed(sum(case.q_lens) * 100 + sum(case.k_lens))
+    (Hq, Hkv), D, Dv, B = case.heads, 8, 6, 2
+    if not of.planned.spec.grouped:
+        Hkv = Hq
+    Tq, Tk, Nq, Nk, S = case.q_lens[0], case.k_lens[0], sum(case.q_lens), sum(case.k_lens), len(case.q_lens)
+    sizes = {"B": B, "Tq": Tq, "Tk": Tk, "Nq": Nq, "Nk": Nk, "S": S, "Hq": Hq, "Hkv": Hkv}
+    keywords: dict[str, Any] = {}
+    if of.planned.spec.packed:
+        shapes: list[tuple[int, ...]] = [(Nq, Hq, D), (Nk, Hkv, D), (Nk, Hkv, Dv)]
+        for side, lens in (("q", case.q_lens), ("k", case.k_lens)):
+            keywords[f"cu_seqlens_{side}"] = torch.tensor((0, *itertools.accumulate(lens)), dtype=torch.int32)
+            keywords[f"max_seqlen_{side}"] = max(lens)
+    else:
+        shapes = [(B, Tq, Hq, D), (B, Tk, Hkv, D), (B, Tk, Hkv, Dv)]
+    for a in of.planned.arguments:
+        if a.name in ("cos", "sin"):
+            assert of.planned.spec.rope is not None
+            dims = of.planned.spec.rope.dims or D
+            angles = torch.linspace(0, 6, (max(case.k_lens) + 2) * dims // 2, dtype=case.dtype).view(-1, dims // 2)
+            keywords[a.name] = getattr(angles, a.name)()
+        elif a.kind == "scalar":
+            keywords[a.name] = {"int": 5, "float": 0.75, "bool": True}[a.dtype]
+        elif not a.optional:
+            shape = eval(of.texts.shapes[a.name], dict(sizes))
+            full = eval(of.texts.full_axes.get(a.name, "()"))
+            keywords[a.name] = tensor(a, shape if whole else tuple(n if i in full else 1 for i, n in enumerate(shape)))
+    return [torch.randn(shape, dtype=case.dtype) for shape in shapes], {
+        name: x.to(case.dtype) if isinstance(x, torch.Tensor) and x.is_floating_point() else x
+        for name, x in keywords.items()
+    }
+
+
+def tensor(a: plan.Argument, shape: tuple[int, ...]) -> torch.Tensor:
+    if a.dtype == "bool":
+        return torch.rand(shape) < 0.6
+    if a.dtype == "int":
+        return torch.randint(-2, 9, shape, dtype=torch.int32)
+    x = torch.rand(shape, dtype=torch.float64)
+    return -x if a.scan else x + 0.25
+
+
+DENSE = [
+    Case((12,), (12,), (4, 2)),
+    Case((5,), (14,), (3, 1)),
+    Case((9,), (4,), (4, 4)),
+    Case((1,), (1,), (2, 2), torch.float32),
+]
+PACKED = [
+    Case((3, 0, 5, 1), (3, 0, 5, 1), (4, 2)),
+    Case((3, 2, 1), (4, 2, 7), (3, 1), torch.float32),
+]
+
+
+def cases(of: Variant) -> list[Case]:
+    if of.planned.spec.packed:
+        return PACKED
+    one_key_each = of.texts.token_axes or of.planned.spec.rope
+    return [case for case in DENSE if not one_key_each or case.q_lens <= case.k_lens]
+
+
+def close(case: Case) -> dict[str, float]:
+    return {} if case.dtype == torch.float32 else {"rtol": 1e-9, "atol": 1e-10}
+
+
+def dense(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    score_mod: Function | None = None,
+    block_mask: Function | None = None,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    return_aux: Any = None,
+) -> tuple[torch.Tensor, Any]:
+    """What flex_attention computes, differentiable on a CPU: the functions take places that broadcast."""
+    assert enable_gqa or q.shape[1] == k.shape[1]
+    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+    score = q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
+    places = [torch.arange(n, device=q.device).view(-1, *[1] * (3 - i)) for i, n in enumerate(score.shape)]
+    if score_mod is not None:
+        score = score_mod(score, *places).expand_as(score)
+    keep = torch.ones_like(score, dtype=torch.bool)
+    if block_mask is not None:
+        keep = keep & block_mask(*places)
+    some = keep.any(-1, keepdim=True)
+    score = torch.where(keep, score, torch.where(some, -torch.inf, 0.0))
+    lse = torch.where(some[..., 0], score.logsumexp(-1), -torch.inf)
+    return torch.where(some, score.softmax(-1), 0) @ v, AuxOutput(lse=lse if return_aux.lse else None)
+
+
+def gradients(of: Variant, function: Function, operands: list[torch.Tensor], keywords: dict[str, Any]) -> Any:
+    """Out, LSE and the gradients of all that learns."""
+    learn = {a.name for a in of.planned.arguments if a.grad}
+    operands = [x.clone().requires_grad_() for x in operands]
+    keywords = {name: x.clone().requires_grad_() if name in learn else x for name, x in keywords.items()}
+    out, lse = function(*operands, **keywords, return_lse=True)
+    seen = torch.where(lse == -torch.inf, 0, lse)
+    loss = (out * torch.linspace(-1, 1, out.numel(), device=out.device).view(out.shape)).sum() + (seen * seen).sum()
+    learned = [*operands, *(keywords[name] for name in sorted(learn))]
+    # a score may hang on nothing that learns
+    return out, lse, *torch.autograd.grad(loss, learned, materialize_grads=True)
+
+
+@pytest.mark.parametrize("name", [*SHIPPED, *HAND_MADE])
+def test_flex_attention_gives_what_the_reference_gives(name: str, variants: Callable[[str], Variant]) -> None:
+    of = variants(name)
+    for case in cases(of)[1:]:
+        operands, keywords = arguments(of, case)
+        got = of.exported["attention"](*operands, **keywords, return_lse=True)
+        torch.testing.assert_close(got, of.reference(*operands, **keywords, return_lse=True), **close(case))
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("name", [*SHIPPED, *HAND_MADE, *FOUND])
+def test_the_functions_have_the_gradients_of_the_reference(
+    name: str, whole: bool, variants: Callable[[str], Variant], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = variants(name)
+    monkeypatch.setitem(of.exported, "flex_attention", dense)
+    monkeypatch.setitem(of.exported, "create_block_mask", lambda mask, *sizes, device: mask)
+    for case in cases(of):
+        operands, keywords = arguments(of, case, whole=whole)
+        got = gradients(of, of.exported["attention"], operands, keywords)
+        want = gradients(of, of.reference, operands, keywords)
+        torch.testing.assert_close(got, want, **close(case))
+
+
+def test_rows_without_keys_are_zero(variants: Callable[[str], Variant]) -> None:
+    of = variants("causal")
+    for case, unseen in ((Case((9,), (4,), (4, 2)), 5), (Case((3,), (0,), (2, 2)), 3)):
+        operands, keywords = arguments(of, case)
+        out, lse = of.exported["attention"](*operands, **keywords, return_lse=True)
+        assert not out[:, :unseen].any()
+        assert (lse[..., :unseen] == -torch.inf).all() and lse[..., unseen:].isfinite().all()
+
+
+def test_sinks_are_the_lse_of_rows_without_keys(variants: Callable[[str], Variant]) -> None:
+    of = variants("sinks")
+    operands, keywords = arguments(of, Case((3,), (0,), (2, 2)))
+    out, lse = of.exported["attention"](*operands, **keywords, return_lse=True)
+    assert not out.any()
+    assert torch.equal(lse, keywords["sinks"][:, None].expand_as(lse))
+
+
+@pytest.mark.parametrize("name", DROPPED)
+def test_dropout_is_refused_with_the_reason(name: str) -> None:
+    result = CliRunner().invoke(cli.main, ["export", name, "--to", "flex"])
+    assert result.exit_code == 2 and result.stdout == ""
+    assert f"{name}.yaml: FlexAttention has no dropout" in result.stderr
+
+
+def test_only_the_output_comes_unless_the_lse_is_asked_for(variants: Callable[[str], Variant]) -> None:
+    for name in ("full", "packed_full", "sinks"):
+        of = variants(name)
+        operands, keywords = arguments(of, cases(of)[0])
+        out, _ = of.exported["attention"](*operands, **keywords, scale=0.3, return_lse=True)
+        assert torch.equal(of.exported["attention"](*operands, **keywords, scale=0.3), out)
+
+
+def test_more_queries_than_keys_are_refused_where_each_needs_one(variants: Callable[[str], Variant]) -> None:
+    of = variants("log_decay")
+    operands, keywords = arguments(of, Case((5,), (3,), (2, 2)))
+    with pytest.raises(ValueError, match="no more queries than keys, as log_decay is read at both, got 5 and 3"):
+        of.exported["attention"](*operands, **keywords)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="flex_attention has no gradients on a CPU")
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("name", [*SHIPPED, *HAND_MADE])
+def test_gradients_of_flex_attention(name: str, compiled: bool, variants: Callable[[str], Variant]) -> None:
+    of = variants(name)
+    case = (
+        Case((70, 0, 59), (70, 3, 61), (4, 2), torch.float32)
+        if of.planned.spec.packed
+        else Case((70,), (130,), (4, 2), torch.float32)
+    )
+    operands, keywords = arguments(of, case)
+    operands = [x.cuda() for x in operands]
+    keywords = {name: x.cuda() if isinstance(x, torch.Tensor) else x for name, x in keywords.items()}
+    attention = of.exported["attention"]
+    got = gradients(of, torch.compile(attention) if compiled else attention, operands, keywords)
+    torch.testing.assert_close(got, gradients(of, of.reference, operands, keywords), rtol=1e-3, atol=1e-3)
+
+
+def test_the_command_prints_the_module() -> None:
+    result = CliRunner().invoke(cli.main, ["export", "alibi", "--to", "flex"])
+    assert result.exit_code == 0
+    assert result.stdout == format.python(result.stdout, "flex")
+    assert "def mods(" in result.stdout and "def attention(" in result.stdout
+    for wrong in (["export", "alibi"], ["export", "alibi", "--to", "flax"], ["export", "alibbi", "--to", "flex"]):
+        result = CliRunner().invoke(cli.main, wrong)
+        assert result.exit_code == 2 and result.stdout == ""
+        assert "flex" in result.stderr or "did you mean 'alibi'?" in result.stderr

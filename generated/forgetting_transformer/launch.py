@@ -2,7 +2,7 @@
 #
 #   made from     specs/forgetting_transformer.yaml
 #   content hash  4f4b877f51c29b25
-#   text hash     b60ceb3e7d8c8c55
+#   text hash     fbd9ddabb771cbc8
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -26,12 +26,12 @@ HALF = {
     },
     "backward_dkv": {
         64: ((64, 64, 4, 3), (64, 64, 4, 1), (32, 32, 4, 1)),
-        128: ((64, 128, 8, 4), (32, 64, 4, 3), (32, 64, 4, 1), (32, 32, 4, 1)),
+        128: ((32, 64, 4, 3), (32, 64, 4, 1), (32, 32, 4, 1)),
         256: ((64, 64, 8, 2), (32, 64, 8, 1), (16, 32, 4, 1)),
     },
     "backward_dq": {
-        64: ((128, 64, 8, 4), (64, 64, 4, 3), (64, 64, 4, 1), (32, 32, 4, 1)),
-        128: ((128, 64, 8, 3), (64, 64, 4, 2), (64, 32, 4, 1), (32, 32, 4, 1)),
+        64: ((128, 64, 4, 3), (64, 64, 4, 3), (64, 64, 4, 1), (32, 32, 4, 1)),
+        128: ((64, 64, 4, 2), (64, 32, 4, 1), (32, 32, 4, 1)),
         256: ((128, 32, 8, 3), (64, 32, 4, 2), (64, 32, 4, 1), (32, 16, 4, 1)),
     },
 }

@@ -320,16 +320,12 @@ class Faces:
 
     def _told(self) -> Iterable[Parameter]:
         """What the small kernels take that look at the masks alone."""
+        named = Skips(self.spec, "q").named
         yield from (p for p in self._sizes(scale=False) if not p.name.endswith("_total"))
-        yield from (p for p in self._given(self.by_query) if p.type not in ("fp32", "*fp32") and not self._scored(p))
-        if any("kv_head" in given.kinds for given in self.spec.inputs):
+        yield from (p for p in self._given(self.by_query) if p.name in named)
+        if "kv_h" in named:
             yield from self._constants("GROUP")
         yield from self._constants("BLOCK_M", "BLOCK_N")
-
-    def _scored(self, parameter: Parameter) -> bool:
-        """Whether a parameter belongs to an input of floats, which no state hangs on."""
-        floats = (given.name for given in self.spec.inputs if given.dtype == "float")
-        return any(parameter.name.startswith(f"{name}_stride_") for name in floats)
 
     def _notes(self) -> Iterable[Parameter]:
         """Where the extremes of tiles stand."""

@@ -71,11 +71,19 @@ class Skips:
         """The kernel that works the range out."""
         return "key_ranges" if self.own == "q" else "query_ranges"
 
+    @cached_property
+    def named(self) -> frozenset[str]:
+        """What the small kernels' statements name, of both sides."""
+        texts: list[str] = []
+        for side in (self, Skips(self.spec, "k" if self.own == "q" else "q")):
+            texts += side.noting
+            texts += (*side.telling, *side.parameters) if side.ranged else ()
+        return frozenset(word for text in texts for word in re.findall(r"\w+", text))
+
     @property
     def per_head(self) -> bool:
         """Whether the notes of query heads differ."""
-        noted = (*self.noted("q"), *self.noted("k"))
-        return any("kv_head" in leaf.input.kinds or self.reader.per_head(leaf) for leaf in noted)
+        return bool({"h", "kv_h"} & self.named)
 
     @property
     def place(self) -> str:

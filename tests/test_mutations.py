@@ -56,10 +56,12 @@ FAULTS = {
         "(q_pos[:, None] - k_pos[None, :] + 1)",
     ),
     "slopes of the first head": ("alibi", "slopes_ptr + tl.cast(h, tl.int64)", "slopes_ptr + 0"),
-    "another sequence's keys": ("packed_causal", "k_desc.load([kv_h, k_offset + k_start", "k_desc.load([kv_h, k_start"),
+    "another sequence's keys": (
+        "packed_causal", "k_desc.load([kv_h, k_offset + k_start", "k_desc.load([kv_h, k_start"
+    ),
     "another document's tiles": ("llama3_documents", "(k_segments_k_least <= q_segments_q_most)", "(k_first < 0)"),
     "a tile taken for full": ("llama3_documents", "(q_segments_q_least == k_segments_k_most)", "(k_first >= 0)"),
-    "a block taken for full": ("block_sparse", "every &= block_mask_qk_least != 0", "every &= block_mask_qk_most != 0"),
+    "a block taken for empty": ("block_sparse", "some &= block_mask_qk_most != 0", "some &= block_mask_qk_most == 0"),
     "no weight for the sink": ("gpt_oss", 'tl.where(sink == float("-inf"), 0.0, 1.0)', "0.0"),
     "a sink's gradient of the other sign": ("gpt_oss", "return -(weight * delta)", "return (weight * delta)"),
     "dropped weights not made up for": ("gpt2_dropout", "[:, None] * rescale", "[:, None]"),
@@ -74,7 +76,7 @@ FAULTS = {
                                 "end = tl.max(tl.where(there, entry, -1))"),
     "a row's entries to another row": ("shaw", "ptr + row * ENTRIES + i", "ptr + (row + 1) * ENTRIES + i"),
     "a pair's gradient of one head alone": ("pair_bias", "bias_qk_sum += ds", "bias_qk_sum = ds"),
-    "a tree's ancestors of another row": ("tree_decoding", "tl.where(keep, score", "tl.where(keep | tree_mask_at, score"),
+    "a tree that hides nothing": ("tree_decoding", "| tree_mask_at", "| (q_len > 0)"),
     "rows written to the first sequence": ("packed_causal", "(q_offset.to(tl.int64) * Hq + h) * DV", "h * DV"),
 }  # fmt: skip
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9c569bb1e669bf9e
-#   text hash     9f864d1bf184ef69
+#   content hash  8ea22c939b56dcab
+#   text hash     4617fb697543963f
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

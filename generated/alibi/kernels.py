@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9c569bb1e669bf9e
-#   text hash     f8d1211833a3e8fd
+#   content hash  8ea22c939b56dcab
+#   text hash     eaa78ac1867648c1
 #   render with   attnforge render specs/alibi.yaml
 """The kernels: Causal attention with linear biases, one slope a head.
 

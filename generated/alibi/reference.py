@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9c569bb1e669bf9e
-#   text hash     ab48d13db2529abe
+#   content hash  8ea22c939b56dcab
+#   text hash     0b8d1c4b1675b846
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

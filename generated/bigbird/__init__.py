@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  58562b7303ae5153
-#   text hash     db2b7b113b1ba62d
+#   content hash  1a1346a8e1d0cf99
+#   text hash     a789ec6156b0b978
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

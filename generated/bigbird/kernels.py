@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  58562b7303ae5153
-#   text hash     fdea91fd08ee4a52
+#   content hash  1a1346a8e1d0cf99
+#   text hash     f78b5c2a49a98988
 #   render with   attnforge render specs/bigbird.yaml
 """The kernels: A window of three blocks, two global blocks, and random blocks that a mask gives.
 

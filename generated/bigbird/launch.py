@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  58562b7303ae5153
-#   text hash     238d769b491a6df3
+#   content hash  1a1346a8e1d0cf99
+#   text hash     e9388d92dd6c235b
 #   render with   attnforge render specs/bigbird.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  58562b7303ae5153
-#   text hash     3c19eb56da25745f
+#   content hash  1a1346a8e1d0cf99
+#   text hash     f245227e491f68b6
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  4711984467cb4c92
-#   text hash     4abdcdd7b92e65eb
+#   content hash  f952407a8d0e70b2
+#   text hash     b0a743738fd292ee
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  4711984467cb4c92
-#   text hash     298515caf96c51f3
+#   content hash  f952407a8d0e70b2
+#   text hash     eac64073253e731e
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

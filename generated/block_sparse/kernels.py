@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  4711984467cb4c92
-#   text hash     71a58b6b96e574ea
+#   content hash  f952407a8d0e70b2
+#   text hash     4efec0e262d7507e
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernels: Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  4711984467cb4c92
-#   text hash     ecf8a3f318f4b1c5
+#   content hash  f952407a8d0e70b2
+#   text hash     0897327d8f3a2307
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  4711984467cb4c92
-#   text hash     4956d705ad2f94b1
+#   content hash  f952407a8d0e70b2
+#   text hash     cff2e4ae63d8661a
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

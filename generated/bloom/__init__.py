@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  007d445e79b7810e
-#   text hash     b45f5258be4b212e
+#   content hash  d1843cd69c041951
+#   text hash     248dbf2d5b65fa1a
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  007d445e79b7810e
-#   text hash     c738d5e9a36d6e91
+#   content hash  d1843cd69c041951
+#   text hash     f28bad9d16d865e7
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  007d445e79b7810e
-#   text hash     920e695f91c0ecb9
+#   content hash  d1843cd69c041951
+#   text hash     b05aa8e5ab29832e
 #   render with   attnforge render specs/bloom.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

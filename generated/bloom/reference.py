@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  007d445e79b7810e
-#   text hash     6533161db878f2e4
+#   content hash  d1843cd69c041951
+#   text hash     a6fd9ee668141648
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

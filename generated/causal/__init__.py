@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b2e39784a211c99c
-#   text hash     961b6cad72ccbfb1
+#   content hash  a8cc15105ff122ac
+#   text hash     60dfc9a1abf4ddec
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b2e39784a211c99c
-#   text hash     14ee61af97f7edde
+#   content hash  a8cc15105ff122ac
+#   text hash     6b1ed399a3be9d3b
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b2e39784a211c99c
-#   text hash     9fdab5ae29b3abe5
+#   content hash  a8cc15105ff122ac
+#   text hash     0785963970b21e9c
 #   render with   attnforge render specs/causal.yaml
 """The kernels: Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b2e39784a211c99c
-#   text hash     7e264b6f74388b95
+#   content hash  a8cc15105ff122ac
+#   text hash     703e34aba168dba5
 #   render with   attnforge render specs/causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

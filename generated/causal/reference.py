@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b2e39784a211c99c
-#   text hash     682dbfee718a0350
+#   content hash  a8cc15105ff122ac
+#   text hash     b8895da854a19891
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  35fbdcabcdaf442c
-#   text hash     42dd7a4243d17dee
+#   content hash  cc871b95790dfd9f
+#   text hash     5f98ddfe9607d822
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

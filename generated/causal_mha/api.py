@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  35fbdcabcdaf442c
-#   text hash     ca81bd49905117b9
+#   content hash  cc871b95790dfd9f
+#   text hash     b56ebf0052c3d2a0
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  35fbdcabcdaf442c
-#   text hash     8fad8600dddc64a8
+#   content hash  cc871b95790dfd9f
+#   text hash     ec61045e29e0aeab
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernels: Causal attention with as many key heads as query heads.
 

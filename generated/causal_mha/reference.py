@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  35fbdcabcdaf442c
-#   text hash     0c2c1ae9b057b32a
+#   content hash  cc871b95790dfd9f
+#   text hash     10e9c0a5780d5671
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0f302ba6c18b9e38
-#   text hash     ffdc3fa9e8e89d19
+#   content hash  d635f5a6580272c0
+#   text hash     e67a2d116d82b270
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0f302ba6c18b9e38
-#   text hash     09fe36c7bf7bf432
+#   content hash  d635f5a6580272c0
+#   text hash     afb0cebd626133f0
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

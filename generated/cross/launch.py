@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0f302ba6c18b9e38
-#   text hash     eddd69b2596c37c1
+#   content hash  d635f5a6580272c0
+#   text hash     208dd99a06cd328e
 #   render with   attnforge render specs/cross.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

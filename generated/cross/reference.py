@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0f302ba6c18b9e38
-#   text hash     a25a61db2985a27b
+#   content hash  d635f5a6580272c0
+#   text hash     ceb7b41f34167b43
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  741bf6780594a5d2
-#   text hash     44ed8add3ee478a5
+#   content hash  0ecd5383bb5930ee
+#   text hash     884acc3458fc6edd
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  741bf6780594a5d2
-#   text hash     e3ccd99e128b1242
+#   content hash  0ecd5383bb5930ee
+#   text hash     4a252d2877b8f3ed
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

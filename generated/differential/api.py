@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  57d1e9378ae553b3
-#   text hash     8b80f117d39e9964
+#   content hash  9bb69a11d26f9146
+#   text hash     31297d0f60cf959c
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

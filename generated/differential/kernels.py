@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  57d1e9378ae553b3
-#   text hash     8b3cb20df67b65d3
+#   content hash  9bb69a11d26f9146
+#   text hash     5b28e27c314b8acf
 #   render with   attnforge render specs/differential.yaml
 """The kernels: One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  57d1e9378ae553b3
-#   text hash     091ff4e391641cf7
+#   content hash  9bb69a11d26f9146
+#   text hash     815927416f81636f
 #   render with   attnforge render specs/differential.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

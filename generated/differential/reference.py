@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  57d1e9378ae553b3
-#   text hash     a8ed7ff93c8c2d87
+#   content hash  9bb69a11d26f9146
+#   text hash     657d980e4c2214fd
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  2cbfa2facf0663ab
-#   text hash     73f146236c5fa29c
+#   content hash  d25c38dd8d27e29e
+#   text hash     aedaa700fc09f16d
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernels: Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  2cbfa2facf0663ab
-#   text hash     1bd5b7170fdcb7bf
+#   content hash  d25c38dd8d27e29e
+#   text hash     3327035a47f5813c
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  2cbfa2facf0663ab
-#   text hash     832e7770b30a9103
+#   content hash  d25c38dd8d27e29e
+#   text hash     b52e9909da7b5eb2
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  4f4b877f51c29b25
-#   text hash     aafb46923a781da3
+#   content hash  fb104987e62ca027
+#   text hash     a0fbfa6ddd287e5b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  4f4b877f51c29b25
-#   text hash     c18d1672d01eb982
+#   content hash  fb104987e62ca027
+#   text hash     81a253a10202cbbe
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  4f4b877f51c29b25
-#   text hash     fbb57a44b831fc48
+#   content hash  fb104987e62ca027
+#   text hash     aa032ead4f4e9e83
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The kernels: Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  4f4b877f51c29b25
-#   text hash     fbd9ddabb771cbc8
+#   content hash  fb104987e62ca027
+#   text hash     32567b9cd4641ff2
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  4f4b877f51c29b25
-#   text hash     19eb7439f4578cdb
+#   content hash  fb104987e62ca027
+#   text hash     5bed105d04709ec8
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

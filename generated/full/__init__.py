@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8540040c96eb1dad
-#   text hash     a4238eda7a6ddf53
+#   content hash  730c2755819e65bb
+#   text hash     d0d47efed9c279e9
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

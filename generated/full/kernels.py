@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8540040c96eb1dad
-#   text hash     ba5e964a7c781531
+#   content hash  730c2755819e65bb
+#   text hash     dc4da1f0eb63bddd
 #   render with   attnforge render specs/full.yaml
 """The kernels: Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8540040c96eb1dad
-#   text hash     40c3a4613679c142
+#   content hash  730c2755819e65bb
+#   text hash     2ab7ca48cbf1ede7
 #   render with   attnforge render specs/full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8540040c96eb1dad
-#   text hash     3538f29fa838af50
+#   content hash  730c2755819e65bb
+#   text hash     31f534e96845d172
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

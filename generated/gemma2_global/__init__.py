@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  763f9c6a5155276c
-#   text hash     6d4a4c354aeadde7
+#   content hash  222b7553b26cd73b
+#   text hash     03f512ece1cb38b5
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  763f9c6a5155276c
-#   text hash     05b7a90ba59860a1
+#   content hash  222b7553b26cd73b
+#   text hash     ae8fd4b0a3bfe327
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  763f9c6a5155276c
-#   text hash     7a6cba01d085ee7b
+#   content hash  222b7553b26cd73b
+#   text hash     fd5d5cad386cfc6d
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

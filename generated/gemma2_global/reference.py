@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  763f9c6a5155276c
-#   text hash     e9a921916d856d05
+#   content hash  222b7553b26cd73b
+#   text hash     2a9e986e44c6dc1e
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  53cc4d369d0dc501
-#   text hash     01103a2a0c587c38
+#   content hash  7b3b5e93460d37d9
+#   text hash     70b580743122beef
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  53cc4d369d0dc501
-#   text hash     81089654815e40c2
+#   content hash  7b3b5e93460d37d9
+#   text hash     6fecaf7a56aba36b
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

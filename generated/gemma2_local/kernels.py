@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  53cc4d369d0dc501
-#   text hash     a0e1ea6ff757c8ea
+#   content hash  7b3b5e93460d37d9
+#   text hash     baf7cd23bf682f30
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernels: The local layers of Gemma 2, with a window and capped scores.
 

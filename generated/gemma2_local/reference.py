@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  53cc4d369d0dc501
-#   text hash     f81abd3e13a628a2
+#   content hash  7b3b5e93460d37d9
+#   text hash     f8679c6ce866a261
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  fa7e768d8de82d71
-#   text hash     a6e769f5e2ca4175
+#   content hash  ad6228cc75b3f640
+#   text hash     e446229bfc3864ef
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

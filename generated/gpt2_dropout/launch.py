@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  fa7e768d8de82d71
-#   text hash     641dfb2a072462c5
+#   content hash  ad6228cc75b3f640
+#   text hash     1ec62518515229e9
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

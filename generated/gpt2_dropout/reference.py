@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  fa7e768d8de82d71
-#   text hash     853ba263ad8f7dc7
+#   content hash  ad6228cc75b3f640
+#   text hash     c98128de596354c0
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  056bf455c3264c9d
-#   text hash     f1961ab648511939
+#   content hash  20050a8daf8a5140
+#   text hash     98c6c060fd71aedb
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

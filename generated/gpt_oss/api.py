@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  056bf455c3264c9d
-#   text hash     972a3cc71cc27dd2
+#   content hash  20050a8daf8a5140
+#   text hash     dd84403103276b64
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

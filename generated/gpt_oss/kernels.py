@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  056bf455c3264c9d
-#   text hash     ecd7f97a56e05d73
+#   content hash  20050a8daf8a5140
+#   text hash     d19bb8c5817867a8
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernels: The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  056bf455c3264c9d
-#   text hash     8a2483899172efdb
+#   content hash  20050a8daf8a5140
+#   text hash     47574caea80c4d8d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c107b0f0ebba1db4
-#   text hash     8a486a35753658e6
+#   content hash  7f2bcdfe0bf005fc
+#   text hash     6c98b900212ca6b6
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

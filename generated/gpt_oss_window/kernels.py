@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c107b0f0ebba1db4
-#   text hash     4d8b2a795bee5266
+#   content hash  7f2bcdfe0bf005fc
+#   text hash     877d93e6682e2adc
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernels: The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c107b0f0ebba1db4
-#   text hash     b48d9cd44a0ed356
+#   content hash  7f2bcdfe0bf005fc
+#   text hash     4ac2952208fdb068
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c107b0f0ebba1db4
-#   text hash     505b091306c69ea8
+#   content hash  7f2bcdfe0bf005fc
+#   text hash     684cc9572dba01d7
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  37ab10467927f8f5
-#   text hash     b29f9fdaab0668d9
+#   content hash  6982641b33d330cc
+#   text hash     98957c8ebe0e8a98
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

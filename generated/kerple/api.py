@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  37ab10467927f8f5
-#   text hash     fb2bbb21f5e30831
+#   content hash  6982641b33d330cc
+#   text hash     da4199e3182ca1a7
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  37ab10467927f8f5
-#   text hash     ea5469a25110d4b2
+#   content hash  6982641b33d330cc
+#   text hash     713071ac68e76029
 #   render with   attnforge render specs/kerple.yaml
 """The kernels: Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  37ab10467927f8f5
-#   text hash     40b8eac00081cc92
+#   content hash  6982641b33d330cc
+#   text hash     3944d845d1239820
 #   render with   attnforge render specs/kerple.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  37ab10467927f8f5
-#   text hash     33dca63a98929be2
+#   content hash  6982641b33d330cc
+#   text hash     4c86fb951543b448
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

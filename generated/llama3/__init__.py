@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b1dd2b0d25c2f3f9
-#   text hash     69a3936a5c63ab69
+#   content hash  0c112e8bcb9ddf67
+#   text hash     211d82715eed2cbb
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b1dd2b0d25c2f3f9
-#   text hash     81a476443ad0ba07
+#   content hash  0c112e8bcb9ddf67
+#   text hash     caa7ff037df1a2ae
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

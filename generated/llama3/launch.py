@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b1dd2b0d25c2f3f9
-#   text hash     0e2f2a29339edee4
+#   content hash  0c112e8bcb9ddf67
+#   text hash     9cdfa9b012ee6fe6
 #   render with   attnforge render specs/llama3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

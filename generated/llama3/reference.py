@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b1dd2b0d25c2f3f9
-#   text hash     445130dc8f50da92
+#   content hash  0c112e8bcb9ddf67
+#   text hash     b35b65b9c2953548
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  afbe007430eae9d8
-#   text hash     7d758359b3f6a917
+#   content hash  37482c7bafab40e2
+#   text hash     694139e670e223cc
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

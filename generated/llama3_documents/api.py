@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  afbe007430eae9d8
-#   text hash     1c857e777c62243a
+#   content hash  37482c7bafab40e2
+#   text hash     58f3a9aa3eee4146
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  afbe007430eae9d8
-#   text hash     2c9010d346d0da41
+#   content hash  37482c7bafab40e2
+#   text hash     6c629883241877cd
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernels: Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  afbe007430eae9d8
-#   text hash     73772239bb15158f
+#   content hash  37482c7bafab40e2
+#   text hash     0503db5082417d2a
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  afbe007430eae9d8
-#   text hash     493f86f2bc8292ff
+#   content hash  37482c7bafab40e2
+#   text hash     cb92480a6173c739
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -235,8 +235,7 @@ def cases():
     lens = (1, 17, 127, 129, 1000, 4096) if GPU else (1, 33)
     # errors of a few rows are no measure of each other: the shortest come in numbers
     pairs = [((n,) * (8 if n == 1 else 2 if n < 1000 else 1),) * 2 for n in lens]
-    # windows of a thousand keys, a batch of one
-    pairs += [((33,), (1100,)), ((1,) * 8, (70,) * 8), ((40, 40), (70, 70))]
+    pairs += [((1,) * (8 if GPU else 4), (70,) * (8 if GPU else 4)), ((40, 40), (70, 70))]
     heads = [(2, 2), (4, 1), (8, 2)] if GPU else [(2, 2), (4, 2)]
     sizes = [(16, 16), (24, 40), (40, 24), (64, 64), (80, 80), (96, 96), (128, 128), (192, 128), (256, 256)]
     if not GPU:
@@ -292,6 +291,32 @@ def test_scale(scale):
 
 def test_without_positions():
     check(SMALL, positions=None)
+
+
+def test_q_segments_of_size_1_along_an_axis():
+    q_segments = make_inputs(SMALL)["q_segments"]
+    q_segments = q_segments.narrow(0, 0, 1)
+    check(SMALL, q_segments=q_segments)
+
+
+def test_q_segments_of_size_1_along_every_axis():
+    q_segments = make_inputs(SMALL)["q_segments"]
+    q_segments = q_segments.narrow(0, 0, 1)
+    q_segments = q_segments.narrow(1, 0, 1)
+    check(SMALL, q_segments=q_segments)
+
+
+def test_k_segments_of_size_1_along_an_axis():
+    k_segments = make_inputs(SMALL)["k_segments"]
+    k_segments = k_segments.narrow(0, 0, 1)
+    check(SMALL, k_segments=k_segments)
+
+
+def test_k_segments_of_size_1_along_every_axis():
+    k_segments = make_inputs(SMALL)["k_segments"]
+    k_segments = k_segments.narrow(0, 0, 1)
+    k_segments = k_segments.narrow(1, 0, 1)
+    check(SMALL, k_segments=k_segments)
 
 
 @pytest.mark.parametrize("name", GRADIENTS)

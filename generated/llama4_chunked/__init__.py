@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  927c9cb38aa8b37e
-#   text hash     63e8e631f48b8262
+#   content hash  c03015518d6f5f1b
+#   text hash     c0248d011c24b1a9
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

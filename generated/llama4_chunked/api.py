@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  927c9cb38aa8b37e
-#   text hash     ef43b4b79cf2b8d2
+#   content hash  c03015518d6f5f1b
+#   text hash     c53563eb2cae7540
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  927c9cb38aa8b37e
-#   text hash     9737417b9909d817
+#   content hash  c03015518d6f5f1b
+#   text hash     be595f5041899c5c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

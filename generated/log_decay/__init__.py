@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  0202d488297b9dc9
-#   text hash     c5ad9317eaac1843
+#   content hash  16b60f0b79613f58
+#   text hash     0c319ab64c2c7a09
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

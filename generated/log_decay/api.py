@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  0202d488297b9dc9
-#   text hash     5963d256a2939b75
+#   content hash  16b60f0b79613f58
+#   text hash     144d2de7011a85ee
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  0202d488297b9dc9
-#   text hash     d0c6a25076b222c9
+#   content hash  16b60f0b79613f58
+#   text hash     8c4a0afb953d50b8
 #   render with   attnforge render specs/log_decay.yaml
 """The kernels: Causal attention that forgets by a decay learned for each token and head.
 

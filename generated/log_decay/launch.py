@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  0202d488297b9dc9
-#   text hash     16225e2a74b3f2aa
+#   content hash  16b60f0b79613f58
+#   text hash     55b46dc30b690d21
 #   render with   attnforge render specs/log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

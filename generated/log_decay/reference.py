@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  0202d488297b9dc9
-#   text hash     e41648593e691f50
+#   content hash  16b60f0b79613f58
+#   text hash     b4799d26a6888daf
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

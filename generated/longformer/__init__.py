@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a660d6f7e819dfb8
-#   text hash     415e056152fed424
+#   content hash  f8f0e30f699fdc39
+#   text hash     c12055bf3e5974c2
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a660d6f7e819dfb8
-#   text hash     bd720b4ef6d5e99e
+#   content hash  f8f0e30f699fdc39
+#   text hash     f525ad83b2ae969a
 #   render with   attnforge render specs/longformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a660d6f7e819dfb8
-#   text hash     c967f01ddb771b82
+#   content hash  f8f0e30f699fdc39
+#   text hash     79d73d4c059f028a
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ca55b7e8dd45ce0a
-#   text hash     9bb595be4bd23d96
+#   content hash  ca18dbf8abbc0c7a
+#   text hash     c88213df6f615f21
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ca55b7e8dd45ce0a
-#   text hash     ab046ec0ab339f60
+#   content hash  ca18dbf8abbc0c7a
+#   text hash     c764fa9b7b4f29e9
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

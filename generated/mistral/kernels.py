@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ca55b7e8dd45ce0a
-#   text hash     93be210451a6d6f8
+#   content hash  ca18dbf8abbc0c7a
+#   text hash     7fe29010dd5881ca
 #   render with   attnforge render specs/mistral.yaml
 """The kernels: Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ca55b7e8dd45ce0a
-#   text hash     d48008616207c1b1
+#   content hash  ca18dbf8abbc0c7a
+#   text hash     07c3889249b0c0f9
 #   render with   attnforge render specs/mistral.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ca55b7e8dd45ce0a
-#   text hash     ef951b715dad5528
+#   content hash  ca18dbf8abbc0c7a
+#   text hash     82a02ecf4d1b1ef2
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

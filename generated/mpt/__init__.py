@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  3a2559149e73ba8c
-#   text hash     d2ad326cfdb3bd58
+#   content hash  b652c189725c4a9b
+#   text hash     c8d6251c000cc711
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

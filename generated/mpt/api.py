@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  3a2559149e73ba8c
-#   text hash     9de3b07ac6106ac1
+#   content hash  b652c189725c4a9b
+#   text hash     05bd205c1aa355fc
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  3a2559149e73ba8c
-#   text hash     8e65193a00b1ea35
+#   content hash  b652c189725c4a9b
+#   text hash     c8b082c359f09954
 #   render with   attnforge render specs/mpt.yaml
 """The kernels: Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  3a2559149e73ba8c
-#   text hash     8868656ad197bd0f
+#   content hash  b652c189725c4a9b
+#   text hash     df77be8a001615de
 #   render with   attnforge render specs/mpt.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  3a2559149e73ba8c
-#   text hash     30892ae65e23ab55
+#   content hash  b652c189725c4a9b
+#   text hash     ba5cd721b6635f32
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

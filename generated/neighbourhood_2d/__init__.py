@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  8802d6781f9689a2
-#   text hash     934a1adf4a8c60c4
+#   content hash  1f0021ba7c10350b
+#   text hash     9bac5c4b67726e4e
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see those at most 3 rows and columns away.
 

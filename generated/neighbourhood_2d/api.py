@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  8802d6781f9689a2
-#   text hash     966425ff64ee71d4
+#   content hash  1f0021ba7c10350b
+#   text hash     4f84d44434dbc57c
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  8802d6781f9689a2
-#   text hash     404b2c996ec817de
+#   content hash  1f0021ba7c10350b
+#   text hash     da0fe9c02cf6438a
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

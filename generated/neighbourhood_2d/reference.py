@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  8802d6781f9689a2
-#   text hash     3979a8b38640fa7f
+#   content hash  1f0021ba7c10350b
+#   text hash     1d9bdf914cc98b10
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

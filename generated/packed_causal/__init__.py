@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f779c01e8bd19f31
-#   text hash     f6a6a93bb3501654
+#   content hash  753a7203d62f996d
+#   text hash     cba940a8ddea608f
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

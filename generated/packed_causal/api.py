@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f779c01e8bd19f31
-#   text hash     dd0fc796a1b45feb
+#   content hash  753a7203d62f996d
+#   text hash     a8891dcf678c2136
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

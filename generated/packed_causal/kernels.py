@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f779c01e8bd19f31
-#   text hash     9ca8942514c78ee5
+#   content hash  753a7203d62f996d
+#   text hash     d96990d609202f22
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernels: Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f779c01e8bd19f31
-#   text hash     a258ec50a8a41b3d
+#   content hash  753a7203d62f996d
+#   text hash     3f8c27380bcfa90f
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

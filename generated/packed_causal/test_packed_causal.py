@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f779c01e8bd19f31
-#   text hash     ce24204d0f5e1dfb
+#   content hash  753a7203d62f996d
+#   text hash     ea56abc43a6f483c
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

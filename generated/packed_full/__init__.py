@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f826e4a5b22f01aa
-#   text hash     9f3b46a992e42cb4
+#   content hash  939e7f4c850c65a4
+#   text hash     e96d30986128bfec
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

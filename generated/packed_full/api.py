@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f826e4a5b22f01aa
-#   text hash     4e348909656fb900
+#   content hash  939e7f4c850c65a4
+#   text hash     f47882587a05ea68
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

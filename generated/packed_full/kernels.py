@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f826e4a5b22f01aa
-#   text hash     1f70e5de6fa6329a
+#   content hash  939e7f4c850c65a4
+#   text hash     3a1b9a43607d79b7
 #   render with   attnforge render specs/packed_full.yaml
 """The kernels: Softmax attention without a mask, for sequences packed into one tensor.
 

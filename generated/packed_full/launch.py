@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f826e4a5b22f01aa
-#   text hash     ecf7eaf834c6f8f8
+#   content hash  939e7f4c850c65a4
+#   text hash     3a5d236298a24524
 #   render with   attnforge render specs/packed_full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

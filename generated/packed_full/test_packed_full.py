@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f826e4a5b22f01aa
-#   text hash     7a772131b52b7da1
+#   content hash  939e7f4c850c65a4
+#   text hash     f04ad56055303698
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  9ed52f1f4783b12c
-#   text hash     01e77f9769ab9da2
+#   content hash  b7e008117f1bc95c
+#   text hash     a649eea440565ed8
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

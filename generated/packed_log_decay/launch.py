@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  9ed52f1f4783b12c
-#   text hash     4eda4fbd33e5e4ce
+#   content hash  b7e008117f1bc95c
+#   text hash     f7d941124f1b8fdb
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

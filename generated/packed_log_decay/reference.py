@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  9ed52f1f4783b12c
-#   text hash     f80dc5fbd95eaf48
+#   content hash  b7e008117f1bc95c
+#   text hash     b33c3b157f4a367f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  9ed52f1f4783b12c
-#   text hash     da8f5adf235d4883
+#   content hash  b7e008117f1bc95c
+#   text hash     b429785220b2b33c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -277,6 +277,12 @@ def test_output_gradient_of_stride_0():
 @pytest.mark.parametrize("scale", [0.3, -0.5])
 def test_scale(scale):
     check(SMALL, scale=scale)
+
+
+def test_log_decay_of_size_1_along_an_axis():
+    log_decay = make_inputs(SMALL)["log_decay"]
+    log_decay = log_decay.narrow(1, 0, 1)
+    check(SMALL, log_decay=log_decay)
 
 
 @pytest.mark.parametrize("name", GRADIENTS)

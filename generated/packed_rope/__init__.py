@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b3be82baabd2827e
-#   text hash     9f62b80868585f56
+#   content hash  62425cbe19e2043e
+#   text hash     597437322e86f9a2
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b3be82baabd2827e
-#   text hash     194bf4254752b556
+#   content hash  62425cbe19e2043e
+#   text hash     8b42a98b14a41ed8
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

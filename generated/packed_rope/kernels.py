@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b3be82baabd2827e
-#   text hash     dfcd9aa1576a60df
+#   content hash  62425cbe19e2043e
+#   text hash     aaa97ee3d45f86a9
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernels: Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b3be82baabd2827e
-#   text hash     b11f9f121c70194b
+#   content hash  62425cbe19e2043e
+#   text hash     6eeaa62e9e380cfb
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b3be82baabd2827e
-#   text hash     9d7b2098da9d7f06
+#   content hash  62425cbe19e2043e
+#   text hash     f698e035b58e22cb
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  9fb9d40c9b092a71
-#   text hash     4a9bcccc1e5b5eb3
+#   content hash  d7174c3eebf726dc
+#   text hash     57048b9c7ec52cac
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

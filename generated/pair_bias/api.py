@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  9fb9d40c9b092a71
-#   text hash     5a3f00eb9838ea1a
+#   content hash  d7174c3eebf726dc
+#   text hash     976267d90b61add9
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

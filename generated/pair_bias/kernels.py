@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  9fb9d40c9b092a71
-#   text hash     8f30a145afbf77bd
+#   content hash  d7174c3eebf726dc
+#   text hash     daf4aa0af4b83601
 #   render with   attnforge render specs/pair_bias.yaml
 """The kernels: Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  9fb9d40c9b092a71
-#   text hash     c57ca9443102e596
+#   content hash  d7174c3eebf726dc
+#   text hash     6a1aee18d99c3a2b
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  9fb9d40c9b092a71
-#   text hash     3a89f5fa33cd6393
+#   content hash  d7174c3eebf726dc
+#   text hash     3311a4b25fc0b7ff
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b63a61f1f55a27cf
-#   text hash     c7c4ac7402d3484d
+#   content hash  d6591af572aeafb8
+#   text hash     b203b9f638202258
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b63a61f1f55a27cf
-#   text hash     c400e66f9d723809
+#   content hash  d6591af572aeafb8
+#   text hash     5a08252375116f92
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b63a61f1f55a27cf
-#   text hash     9db43e9e4b89f83b
+#   content hash  d6591af572aeafb8
+#   text hash     c0426fe97078883d
 #   render with   attnforge render specs/paligemma.yaml
 """The kernels: An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b63a61f1f55a27cf
-#   text hash     ef2155196d3a4229
+#   content hash  d6591af572aeafb8
+#   text hash     38864a06ae0f4ec5
 #   render with   attnforge render specs/paligemma.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b63a61f1f55a27cf
-#   text hash     8e28f1e7d4ef8018
+#   content hash  d6591af572aeafb8
+#   text hash     e2f1548b04c4e742
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

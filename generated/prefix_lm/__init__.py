@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c9411e48a7dfbd2c
-#   text hash     a1e60184f69d5b15
+#   content hash  0b6b9c142ff272fd
+#   text hash     5c0115ac007d92bd
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c9411e48a7dfbd2c
-#   text hash     fb7901798f3de3a4
+#   content hash  0b6b9c142ff272fd
+#   text hash     d4cdd5fa094d96ee
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c9411e48a7dfbd2c
-#   text hash     37e47c24d4a4db60
+#   content hash  0b6b9c142ff272fd
+#   text hash     08344ca5ecc6f15e
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernels: Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c9411e48a7dfbd2c
-#   text hash     e6057f6910ca3fb1
+#   content hash  0b6b9c142ff272fd
+#   text hash     69dc9396d9a7ab08
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c9411e48a7dfbd2c
-#   text hash     37219a77b88d2896
+#   content hash  0b6b9c142ff272fd
+#   text hash     8c31d5c32fa1e927
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ce415dc8cf7fbdae
-#   text hash     a77467da52f193f0
+#   content hash  e0e3e2b94db4702f
+#   text hash     4a6b839930353657
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ce415dc8cf7fbdae
-#   text hash     5e5f02d2ae936ff9
+#   content hash  e0e3e2b94db4702f
+#   text hash     76ab5166f200c8b0
 #   render with   attnforge render specs/qwen3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

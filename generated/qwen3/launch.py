@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ce415dc8cf7fbdae
-#   text hash     85ba8c3c063b5c20
+#   content hash  e0e3e2b94db4702f
+#   text hash     c717cd0731b1bc5b
 #   render with   attnforge render specs/qwen3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ce415dc8cf7fbdae
-#   text hash     5dd5975c5849796f
+#   content hash  e0e3e2b94db4702f
+#   text hash     baf8793617d6e56e
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e667632cefa427ab
-#   text hash     ed1402f0c1d0eac4
+#   content hash  916c14aa7ffc26ad
+#   text hash     0d1677afbed4328e
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e667632cefa427ab
-#   text hash     f312974c2aada964
+#   content hash  916c14aa7ffc26ad
+#   text hash     54c0472b71ebee4a
 #   render with   attnforge render specs/rope.yaml
 """The kernels: Causal attention with rotary embedding, and as many key heads as query heads.
 

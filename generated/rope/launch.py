@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e667632cefa427ab
-#   text hash     5ad468a9946000c9
+#   content hash  916c14aa7ffc26ad
+#   text hash     7270088508d5c36b
 #   render with   attnforge render specs/rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e667632cefa427ab
-#   text hash     171b9fcea58037aa
+#   content hash  916c14aa7ffc26ad
+#   text hash     94d1288d2cc31d84
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

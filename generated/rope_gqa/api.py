@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  eeeb4e0050ebe481
-#   text hash     f6e6663c31da4a09
+#   content hash  64b80d6d1fe90f37
+#   text hash     f82dcb17de22960a
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  eeeb4e0050ebe481
-#   text hash     bdf31cf923a7b5ff
+#   content hash  64b80d6d1fe90f37
+#   text hash     62557482ed84c22e
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  eeeb4e0050ebe481
-#   text hash     537561b5e009c50f
+#   content hash  64b80d6d1fe90f37
+#   text hash     d2b0a5df99d7a1d3
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

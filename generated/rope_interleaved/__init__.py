@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  02efa1d761a28f8e
-#   text hash     ede3913eb1fca5e3
+#   content hash  8b148ec0d5f5dd8f
+#   text hash     8d04698a083b02b9
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

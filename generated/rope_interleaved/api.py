@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  02efa1d761a28f8e
-#   text hash     aa01650d09d41686
+#   content hash  8b148ec0d5f5dd8f
+#   text hash     79d8800aeb0e69ba
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

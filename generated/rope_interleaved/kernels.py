@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  02efa1d761a28f8e
-#   text hash     57e81c36e478cf9b
+#   content hash  8b148ec0d5f5dd8f
+#   text hash     732649b3ccaddcf8
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernels: Causal attention with rotary embedding of neighbouring components.
 

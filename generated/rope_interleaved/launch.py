@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  02efa1d761a28f8e
-#   text hash     f14f658e3a1f9472
+#   content hash  8b148ec0d5f5dd8f
+#   text hash     9454da0161349095
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

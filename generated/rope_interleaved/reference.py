@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  02efa1d761a28f8e
-#   text hash     a7e6f59883ee20ae
+#   content hash  8b148ec0d5f5dd8f
+#   text hash     01b4b05ced6777c3
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  a5facdc397bcd623
-#   text hash     53bfdc332a5765ed
+#   content hash  c47525ee27b68a11
+#   text hash     c45896ba32ce80f8
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

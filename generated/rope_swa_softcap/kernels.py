@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  a5facdc397bcd623
-#   text hash     4b74ee0965b94a8a
+#   content hash  c47525ee27b68a11
+#   text hash     ff423f6f65753ed2
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernels: Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  a5facdc397bcd623
-#   text hash     46cdcc78088ad6a7
+#   content hash  c47525ee27b68a11
+#   text hash     2046f874b2bfc8a3
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  a5facdc397bcd623
-#   text hash     ecf2a9e29ed66735
+#   content hash  c47525ee27b68a11
+#   text hash     e1ce1e9e8ef0d193
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2f868c6e150ddb3d
-#   text hash     3ef902c3be8678e7
+#   content hash  f394cc8d6db06a1a
+#   text hash     a61236a6bb7291ec
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

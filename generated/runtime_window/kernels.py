@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2f868c6e150ddb3d
-#   text hash     2adb4ed796d9a943
+#   content hash  f394cc8d6db06a1a
+#   text hash     31ff9530b54d60b2
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernels: Causal attention to the most recent keys, as many as each call says.
 

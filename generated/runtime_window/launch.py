@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2f868c6e150ddb3d
-#   text hash     573cd2e8c7269cf7
+#   content hash  f394cc8d6db06a1a
+#   text hash     d4362ea510cf65c7
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

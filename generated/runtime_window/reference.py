@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2f868c6e150ddb3d
-#   text hash     80855713346e1078
+#   content hash  f394cc8d6db06a1a
+#   text hash     1b4c5d5c7799215a
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

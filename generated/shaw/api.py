@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  29809f8bd927123f
-#   text hash     1ac132f40ad281d4
+#   content hash  2ccd242d2a0e5d1b
+#   text hash     13d4c37912efc81d
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  29809f8bd927123f
-#   text hash     0c6f8b47c95dd260
+#   content hash  2ccd242d2a0e5d1b
+#   text hash     142a98b1b83b1259
 #   render with   attnforge render specs/shaw.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

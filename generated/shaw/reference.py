@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  29809f8bd927123f
-#   text hash     d9a0b759a340ebd6
+#   content hash  2ccd242d2a0e5d1b
+#   text hash     68b8b5d571d3e50a
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

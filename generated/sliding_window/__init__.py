@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7d2bc6bc30f31a70
-#   text hash     e026032670b6d2fe
+#   content hash  070a303d7c4675b7
+#   text hash     c6b5f82dbc35001b
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7d2bc6bc30f31a70
-#   text hash     88c3fdb3118c2f62
+#   content hash  070a303d7c4675b7
+#   text hash     948a52f2df8cd5a0
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7d2bc6bc30f31a70
-#   text hash     b842fccc6c33a076
+#   content hash  070a303d7c4675b7
+#   text hash     aa69565f392a8126
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernels: Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7d2bc6bc30f31a70
-#   text hash     b49c5f402eefcf4a
+#   content hash  070a303d7c4675b7
+#   text hash     7f45c787b5d0a736
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

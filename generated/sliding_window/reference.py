@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7d2bc6bc30f31a70
-#   text hash     99fc9d4bc1a3ad3d
+#   content hash  070a303d7c4675b7
+#   text hash     942edaf8f2c52875
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

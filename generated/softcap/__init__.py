@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4fea24453779340c
-#   text hash     4844fb701abb8340
+#   content hash  d50fb97d47851e82
+#   text hash     fab61e997c43a5fc
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

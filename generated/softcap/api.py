@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4fea24453779340c
-#   text hash     1897ce8e713e2b9b
+#   content hash  d50fb97d47851e82
+#   text hash     d822a3e5337741ad
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

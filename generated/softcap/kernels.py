@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4fea24453779340c
-#   text hash     2497651da350981c
+#   content hash  d50fb97d47851e82
+#   text hash     108529c38965dd3a
 #   render with   attnforge render specs/softcap.yaml
 """The kernels: Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4fea24453779340c
-#   text hash     6bf5bd3459af5c43
+#   content hash  d50fb97d47851e82
+#   text hash     8af5536ae7ac1ea6
 #   render with   attnforge render specs/softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

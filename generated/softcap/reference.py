@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4fea24453779340c
-#   text hash     8c914dbcbc25c4bb
+#   content hash  d50fb97d47851e82
+#   text hash     d2e58134f3430996
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  197d22680a8d4ed1
-#   text hash     89e6b31a82ba7d89
+#   content hash  23408db4237d81e8
+#   text hash     6ec811dc11762b9b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

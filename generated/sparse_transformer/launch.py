@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  197d22680a8d4ed1
-#   text hash     0e7b1a82295e9529
+#   content hash  23408db4237d81e8
+#   text hash     4a00c01437501a8d
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  197d22680a8d4ed1
-#   text hash     978b9be1cefdb7cd
+#   content hash  23408db4237d81e8
+#   text hash     2b83b7b6cdbee25a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b10f9e6fa2f2c7c2
-#   text hash     ebb49533c4672d03
+#   content hash  413075d12e5d216f
+#   text hash     0dbb1b231bb857d1
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

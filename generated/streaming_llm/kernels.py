@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b10f9e6fa2f2c7c2
-#   text hash     80b503285f8b3226
+#   content hash  413075d12e5d216f
+#   text hash     5e13d655beaab13a
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernels: Causal attention to the 1024 most recent keys and to the first four.
 

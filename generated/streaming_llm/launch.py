@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b10f9e6fa2f2c7c2
-#   text hash     7b3427995a73d448
+#   content hash  413075d12e5d216f
+#   text hash     b812c550b29f3ee5
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b10f9e6fa2f2c7c2
-#   text hash     034f4ea505f90477
+#   content hash  413075d12e5d216f
+#   text hash     30fb1439984b1d4d
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

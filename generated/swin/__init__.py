@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  35950144da7816c6
-#   text hash     7794af99e96724f7
+#   content hash  84fa42becaa0e17f
+#   text hash     f16707a65dedff0d
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

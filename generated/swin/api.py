@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  35950144da7816c6
-#   text hash     5c097ef3fb3b483a
+#   content hash  84fa42becaa0e17f
+#   text hash     4457d2ee78a02f92
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  35950144da7816c6
-#   text hash     391d73871cadb6d1
+#   content hash  84fa42becaa0e17f
+#   text hash     86d32a6a988a6c61
 #   render with   attnforge render specs/swin.yaml
 """The kernels: Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  35950144da7816c6
-#   text hash     7eb2eab915c1fdfb
+#   content hash  84fa42becaa0e17f
+#   text hash     0757f0c0f853c864
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

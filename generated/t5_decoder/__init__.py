@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  44852f8574eaf9dd
-#   text hash     5909e6c3c2831e9c
+#   content hash  198bae680940e559
+#   text hash     65387568686fe1cb
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

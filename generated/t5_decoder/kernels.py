@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  44852f8574eaf9dd
-#   text hash     a50bee48a4eea0a5
+#   content hash  198bae680940e559
+#   text hash     e8ebd286bc8d3a3c
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernels: Causal attention with T5's learned biases for distances.
 

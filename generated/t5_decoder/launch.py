@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  44852f8574eaf9dd
-#   text hash     9d5949cb2790b7d9
+#   content hash  198bae680940e559
+#   text hash     ad3ef7dba1206574
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

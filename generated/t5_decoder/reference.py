@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  44852f8574eaf9dd
-#   text hash     a847a2f4ae4a531f
+#   content hash  198bae680940e559
+#   text hash     c869ee820b6e637e
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  4653f82e84fec050
-#   text hash     e464eeaff6b4b102
+#   content hash  7af545748136e515
+#   text hash     b937df071dbb1be5
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  4653f82e84fec050
-#   text hash     5da48a683d018fb8
+#   content hash  7af545748136e515
+#   text hash     2b768c0d38e65c23
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  4653f82e84fec050
-#   text hash     6a4d16b99b652b77
+#   content hash  7af545748136e515
+#   text hash     f28a9ac22c8e9778
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernels: Attention with T5's learned biases for distances in both directions.
 

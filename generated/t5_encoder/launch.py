@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  4653f82e84fec050
-#   text hash     e61d2bc6c8a2ce1e
+#   content hash  7af545748136e515
+#   text hash     e478149354488031
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

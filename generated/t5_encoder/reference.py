@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  4653f82e84fec050
-#   text hash     99b203e36a8d196e
+#   content hash  7af545748136e515
+#   text hash     76538ff8a642d657
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  08a9e851fc681cb9
-#   text hash     be0ff311446c40d4
+#   content hash  6a0b92f9e8879b83
+#   text hash     a1e8daae59a00df1
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

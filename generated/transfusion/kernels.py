@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  08a9e851fc681cb9
-#   text hash     483fc411e7a8d9e5
+#   content hash  6a0b92f9e8879b83
+#   text hash     cae4c20a064950ac
 #   render with   attnforge render specs/transfusion.yaml
 """The kernels: Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  08a9e851fc681cb9
-#   text hash     5f6c459b96e63d3c
+#   content hash  6a0b92f9e8879b83
+#   text hash     356de3da1d982b61
 #   render with   attnforge render specs/transfusion.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

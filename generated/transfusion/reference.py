@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  08a9e851fc681cb9
-#   text hash     b6be06298bed25a7
+#   content hash  6a0b92f9e8879b83
+#   text hash     e7db12092e843ec8
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

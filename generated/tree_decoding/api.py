@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3bae5977c027814b
-#   text hash     5c47c0bda6a9d9dd
+#   content hash  15622dab73d9e2a3
+#   text hash     e0ce42f796971f7a
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3bae5977c027814b
-#   text hash     1375f379c79a852e
+#   content hash  15622dab73d9e2a3
+#   text hash     f49cc43e6b3cc792
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -52,6 +52,8 @@ class Oracle:
     score: tuple[Line, ...]
     prepare: dict[str, str]  # input -> text that turns it into what the terms read
     slices: dict[str, str]  # input -> its part of one packed sequence
+    far: bool  # whether masks name distances that a tile does not reach
+    broad: dict[str, tuple[int, ...]]  # input -> the axes that may have a size of 1
     guarded: bool  # whether terms read the score and inputs through `visible`
     sequence: bool  # whether terms read the number of the packed sequence
     shapes: dict[str, str]  # input -> text of its shape, over the sizes that the interface knows
@@ -94,6 +96,8 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
         score=tuple(score),
         prepare={i.name: text for i in spec.inputs if (text := _prepare(i, i.name in leaf.gathered))},
         slices={i.name: _slice(i) for i in spec.inputs if i.axes},
+        far=any(isinstance(n.value, int) and n.value >= 64 for m in spec.masks for n in m.keep.walk()),
+        broad={i.name: axes for i in spec.inputs if i.axes and (axes := _broad_axes(i, spec.packed))},
         guarded=guarded,
         sequence=leaf.sequence or (spec.packed and spec.dropout),
         shapes=shapes,
@@ -298,12 +302,18 @@ def _given_axes(given: Input, packed: bool) -> tuple[Axis, ...]:
     return tuple(a for a in given.axes if a.kind != "batch") if packed and given.rows else given.axes
 
 
-def _full_axes(given: Input, packed: bool) -> str:
-    """Axes that must have their size: 1 stands for any size only where the place in a score is the index."""
+def _broad_axes(given: Input, packed: bool) -> tuple[int, ...]:
+    """Axes where 1 stands for any size: those that the place in a score indexes, but for rows of packed sequences."""
     axes = _given_axes(given, packed)
     missing = len(given.axes) - len(axes)
     rows = ROW_AXES if packed else ()
-    full = [str(i) for i, axis in enumerate(axes) if axis.kind in rows or i + missing in given.written]
+    return tuple(i for i, axis in enumerate(axes) if axis.kind not in rows and i + missing not in given.written)
+
+
+def _full_axes(given: Input, packed: bool) -> str:
+    """Axes that must have their size."""
+    broad = _broad_axes(given, packed)
+    full = [str(i) for i, _ in enumerate(_given_axes(given, packed)) if i not in broad]
     return f"({', '.join(full)},)" if full else ""
 
 

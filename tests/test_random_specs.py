@@ -5,6 +5,7 @@ ATTNFORGE_RANDOM=N sets how many; ATTNFORGE_RANDOM_PACKAGES=FOLDER takes package
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import os
@@ -109,8 +110,22 @@ def check_reference(given: RandomSpec, module: ModuleType) -> None:
         assert got == pytest.approx(expected, rel=1e-9, abs=1e-9), f"row {at}\n{given.yaml}"
 
 
+FOLDERS = [Path(__file__).parent / name for name in ("stated_specs", "found_specs")]
+
+
 @pytest.mark.skipif(READY is not None, reason="needs to render")
-@pytest.mark.parametrize("path", sorted((Path(__file__).parent / "found_specs").glob("*.yaml")), ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", sorted(FOLDERS[0].glob("*.yaml")), ids=lambda p: p.stem)
+def test_what_people_write_takes_five_lines(path: Path, tmp_path: Path) -> None:
+    given = RandomSpec(path.stem, path.read_text())
+    assert len(given.yaml.splitlines()) <= 5
+    write(given, tmp_path)
+    module = suite(tmp_path, given.name)
+    module.check(module.SMALL)
+    module.check(dataclasses.replace(module.SMALL, q_lens=(7,), k_lens=(135,)))
+
+
+@pytest.mark.skipif(READY is not None, reason="needs to render")
+@pytest.mark.parametrize("path", sorted(FOLDERS[1].glob("*.yaml")), ids=lambda p: p.stem)
 def test_specs_that_failed_once(path: Path, tmp_path: Path) -> None:
     given = RandomSpec(path.stem, path.read_text())
     write(given, tmp_path)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from attnforge import resources, spec
+from attnforge import resources, spec, starter
 from attnforge.errors import SpecError
 from attnforge.evaluation import evaluate
 from attnforge.expression import Node
@@ -37,6 +37,14 @@ def test_shipped_variants_load(name: str) -> None:
     assert loaded.name == name
     assert loaded.source == f"specs/{name}.yaml"
     assert len(loaded.description) > 10
+    assert len(loaded.citation) > 10
+    assert len([line for line in path.read_text().splitlines() if line]) <= 14
+
+
+def test_many_variants_are_shipped_in_groups() -> None:
+    groups = [title for title in starter.shipped() if not title.endswith(" terms")]
+    assert len(SHIPPED) >= 32
+    assert 4 <= len(groups) <= 8
 
 
 def test_the_foundation_is_shipped() -> None:

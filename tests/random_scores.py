@@ -86,7 +86,8 @@ class Scores(Conditions):
             lambda: Number(chosen(self.condition(1), a, b), max(s, t)),
             lambda: Number(call("where", self.condition(0), a, b), max(s, t)),
             lambda: Number(power(binary("+", ONE, square), Text(draw.pick(("0.5", "-1", "-0.5", "-1.5")))), s + 1),
-            lambda: Number(power(Text(f"1 + {call('sigmoid', a).text}", SUM), b), 2**t),
+            # of larger exponents a power has roundings of its own
+            lambda: Number(power(Text(f"1 + {call('sigmoid', a).text}", SUM), call("tanh", b)), 2),
             lambda: Number(power(Text(draw.pick(("2", "1.5", "0.5"))), call("tanh", a)), 2),
             lambda: Number(binary("/", power(a, Text("3")), Text("8")), s**3 / 8),
             *([lambda: self._cut(x)] * (4 if x.exact else 0)),

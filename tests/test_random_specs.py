@@ -121,7 +121,7 @@ def test_what_people_write_takes_five_lines(path: Path, tmp_path: Path) -> None:
     write(given, tmp_path)
     module = suite(tmp_path, given.name)
     module.check(module.SMALL)
-    module.check(dataclasses.replace(module.SMALL, q_lens=(7,), k_lens=(135,)))
+    module.check(dataclasses.replace(module.SMALL, q_lens=(40,), k_lens=(135,)))
 
 
 @pytest.mark.skipif(READY is not None, reason="needs to render")

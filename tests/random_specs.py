@@ -6,14 +6,15 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import functools
 import importlib
 import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 
@@ -119,7 +120,8 @@ def generate(seed: int) -> RandomSpec:
         term, size = _score(scores, sizes, size)
         terms.append(term)
         _forget(scores, masks + terms)
-    inputs = tuple(scores.inputs.values())
+    sloping = {name for term in terms for name in _sloping(ast.parse(term.text.text, mode="eval").body)}
+    inputs = tuple(replace(x, grad=x.grad and x.name in sloping) for x in scores.inputs.values())
     lines = [f"name: random_{seed}", *head]
     lines += ["mask:", *(f"  - {m.yaml}" for m in masks)] if masks else []
     lines += ["score:", *(f"  - {t.yaml}" for t in terms)] if terms else []
@@ -135,6 +137,23 @@ def _forget(scores: Scores, terms: list[Term]) -> None:
     """Drops the inputs that no term came to read."""
     words = {word for term in terms for word in re.findall(r"\w+", term.text.text)}
     scores.inputs = {name: given for name, given in scores.inputs.items() if name in words}
+
+
+def _sloping(tree: ast.expr) -> Iterator[str]:
+    """The names that an expression reads where it is not flat."""
+    match tree:
+        case ast.Name(id=name):
+            yield name
+        case ast.Compare() | ast.BinOp(op=ast.FloorDiv()) | ast.Call(func=ast.Name(id="floor")):
+            return
+        case ast.Subscript(value=inner):
+            yield from _sloping(inner)
+        case ast.IfExp(body=a, orelse=b) | ast.Call(func=ast.Name(id="where"), args=[_, a, b]):
+            yield from (*_sloping(a), *_sloping(b))
+        case _:
+            for inner in ast.iter_child_nodes(tree):
+                if isinstance(inner, ast.expr):
+                    yield from _sloping(inner)
 
 
 # -- terms -------------------------------------------------------------------------------------------------------

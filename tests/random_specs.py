@@ -228,7 +228,7 @@ def _score(scores: Scores, sizes: Sizes, size: float) -> tuple[Term, float]:
         options = f"{{buckets: {buckets}, max_distance: {furthest}, bidirectional: {str(both).lower()}}}"
         ways = [
             (Term(f"{{softcap: {{cap: {cap}}}}}", Text(f"{cap} * tanh(score / {cap})")), min(cap, size)),
-            (Term("alibi", Text("score - slopes * abs(q - k)")), size + 3),
+            (Term("alibi", Text("score - slopes * abs(q - k)")), 10),  # as large as the sequences are long
             (Term("log_decay", Text("score + log_decay[q] - log_decay[k]")), size + 2),
             (
                 Term(

@@ -89,3 +89,34 @@ def test_operands_that_outlive_a_step_stay_in_shared_memory(tmp_path: Path) -> N
         ("forward", "q"), ("backward_dkv", "k"), ("backward_dkv", "v"), ("backward_dq", "q"), ("backward_dq", "dout")
     }  # fmt: skip
     assert all(shared == "True" for _, _, shared in kept), kept
+
+
+SIGNS = """
+import re
+import sys
+from pathlib import Path
+from attnforge import compile, emit, plan, render, resources, spec
+path = Path(sys.argv[1])
+loaded = spec.load(path, terms=resources.terms_for(path))
+package = emit.Package(loaded.name, loaded.source, path, render.render(loaded))
+for case in compile.cases(package, plan.build(loaded), Path(sys.argv[2]), 64, "fp16"):
+    text = compile.compiled(case, compile.targets(["sm_90"])["sm_90"]).asm["ptx"]
+    signed = set(re.findall(r"neg\\.s32\\s+(%r\\d+)", text))
+    extremes = re.findall(r"(?:max|min)\\.s32\\s+%r\\d+, (%r\\d+), (%r?\\d+|-\\d+)", text)
+    print(case.name, len(extremes), len([x for x in extremes if signed & set(x)]))
+"""
+
+
+def test_no_extreme_is_taken_of_a_negative_integer(tmp_path: Path) -> None:
+    # the assembler may lose the sign, see benchmarks/NOTES.md
+    env = os.environ | {"PYTHONPATH": str(Path(attnforge.__file__).parents[1]), "TRITON_CACHE_DIR": str(tmp_path)}
+    env.pop("TRITON_INTERPRET", None)
+    path = Path(__file__).parent / "found_specs" / "sign_in_an_extreme.yaml"
+    done = subprocess.run(
+        [sys.executable, "-c", SIGNS, str(path), str(tmp_path / "made")], env=env, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    found = {line.split()[0]: tuple(map(int, line.split()[1:])) for line in done.stdout.splitlines()}
+    assert {"forward", "key_ranges", "query_ranges", "backward_dkv"} <= set(found)
+    assert all(count > 0 for name, (count, _) in found.items() if name in ("forward", "key_ranges"))
+    assert all(wrong == 0 for _, wrong in found.values()), found

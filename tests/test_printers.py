@@ -67,6 +67,8 @@ CASES: dict[str, Node] = {
     "int remainder of a negative divisor": of("%", DISTANCE, -4),
     "plain division of positions": of("//", K, 3),
     "plain remainder of positions": of("%", K, 3),
+    "maximum of a negative": of("max", Q, of("neg", K)),
+    "minimum of negatives": of("min", of("*", K, -3), of("max", of("-", 0, Q), of("neg", K))),
     "float floor division": of("//", SCORE, 0.75),
     "float remainder": of("%", SCORE, -0.75),
     "division of integers": of("/", DISTANCE, 3),

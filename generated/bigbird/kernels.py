@@ -2,7 +2,7 @@
 #
 #   made from     specs/bigbird.yaml
 #   content hash  1e589957179cd8dd
-#   text hash     4b23ab5a2923997e
+#   text hash     51408ded50b5e80b
 #   render with   attnforge render specs/bigbird.yaml
 """The kernels: A window of three blocks, two global blocks, and random blocks that a mask gives.
 
@@ -140,13 +140,16 @@ def key_states(
     state0_0 = floor_div(q_first, 64) - floor_div(k_last, 64)
     state0_1 = floor_div(q_last, 64) - floor_div(k_first, 64)
     some &= (
-        (tl.maximum(tl.maximum(state0_0, -state0_1), 0) <= 1)
+        (tl.maximum(state0_0, 0) - tl.minimum(state0_1, 0) <= 1)
         | (q_first < 128)
         | (k_first < 128)
         | (block_mask_qk_most != 0)
     )  # any(abs(q // 64 - k // 64) <= 1, global_tokens, block_spa...
     every &= (
-        (tl.maximum(-state0_0, state0_1) <= 1) | (q_last < 128) | (k_last < 128) | (block_mask_qk_least != 0)
+        (tl.maximum(tl.abs(state0_0), tl.abs(state0_1)) <= 1)
+        | (q_last < 128)
+        | (k_last < 128)
+        | (block_mask_qk_least != 0)
     )  # any(abs(q // 64 - k // 64) <= 1, global_tokens, block_spa...
     return some, some & every
 
@@ -183,13 +186,16 @@ def query_states(
     state0_0 = floor_div(q_first, 64) - floor_div(k_last, 64)
     state0_1 = floor_div(q_last, 64) - floor_div(k_first, 64)
     some &= (
-        (tl.maximum(tl.maximum(state0_0, -state0_1), 0) <= 1)
+        (tl.maximum(state0_0, 0) - tl.minimum(state0_1, 0) <= 1)
         | (q_first < 128)
         | (k_first < 128)
         | (block_mask_qk_most != 0)
     )  # any(abs(q // 64 - k // 64) <= 1, global_tokens, block_spa...
     every &= (
-        (tl.maximum(-state0_0, state0_1) <= 1) | (q_last < 128) | (k_last < 128) | (block_mask_qk_least != 0)
+        (tl.maximum(tl.abs(state0_0), tl.abs(state0_1)) <= 1)
+        | (q_last < 128)
+        | (k_last < 128)
+        | (block_mask_qk_least != 0)
     )  # any(abs(q // 64 - k // 64) <= 1, global_tokens, block_spa...
     return some, some & every
 

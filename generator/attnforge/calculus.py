@@ -297,6 +297,19 @@ _BUILDERS: dict[str, Callable[..., Node]] = {
 }
 
 
+def opposite(node: Node) -> Node | None:
+    """What an integer is the negative of, as it is written."""
+    if node.op == "neg" and node.args[0].op != "num":
+        return node.args[0]
+    if node.op == "-" and node.args[0].value == 0:
+        return node.args[1]
+    if node.op == "*":
+        for factor, other in (node.args, node.args[::-1]):
+            if factor.op == "num" and isinstance(factor.value, int) and factor.value < 0:
+                return Node("*", (Node("num", (), -factor.value, "int"), other), None, "int")
+    return None
+
+
 def share(nodes: Sequence[Node], prefix: str) -> tuple[list[tuple[str, Node]], list[Node]]:
     """Names what occurs more than once: the temporaries in the order of need, and the nodes rewritten over them.
 
@@ -323,6 +336,11 @@ def share(nodes: Sequence[Node], prefix: str) -> tuple[list[tuple[str, Node]], l
     for root in roots:
         uses[id(root)] = uses.get(id(root), 0) + 1
 
+    for n in canonical.values():
+        # whoever prints a negative integer has to see its sign: not it is named, but what it is the negative of
+        if n.type == "int" and opposite(n) and uses.get(id(n), 0) > 1:
+            for arg in n.args:
+                uses[id(arg)] += uses[id(n)] - 1
     temporaries: list[tuple[str, Node]] = []
     rewritten: dict[int, Node] = {}
 
@@ -331,8 +349,8 @@ def share(nodes: Sequence[Node], prefix: str) -> tuple[list[tuple[str, Node]], l
             return n
         if id(n) not in rewritten:
             new = Node(n.op, tuple(rewrite(arg) for arg in n.args), n.value, n.type, n.column)
-            signed_atom = n.op == "neg" and n.args[0].op in _ATOMS
-            if uses[id(n)] > 1 and not signed_atom:
+            signed = opposite(n) if n.type == "int" else n.op == "neg" and n.args[0].op in _ATOMS
+            if uses[id(n)] > 1 and not signed:
                 name = f"{prefix}{len(temporaries)}"
                 temporaries.append((name, new))
                 new = Node("local", value=name, type=n.type)

@@ -91,8 +91,8 @@ def _number(op: str, args: list[Ends]) -> Ends | None:
             if a.least == a.most:
                 return Ends(*[_int("abs", a.least)] * 2)
             zero = Node("num", (), 0, "int")
-            least = _int("max", _int("max", a.least, _int("neg", a.most)), zero)
-            return Ends(least, _int("max", _int("neg", a.least), a.most))
+            least = _int("-", _int("max", a.least, zero), _int("min", a.most, zero))
+            return Ends(least, _int("max", _int("abs", a.least), _int("abs", a.most)))
         case "*":
             return _product(a, b) if _literal(b) is not None else _product(b, a) if _literal(a) is not None else None
         case "//" | "%" if (_literal(b) or 0) > 0:

@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from .calculus import opposite
 from .constants import OPERATIONS
 from .expression import Node
 
@@ -141,6 +142,18 @@ def _positive(node: Node) -> bool:
     return node.op == "var" and node.value in SCALARS
 
 
+def _without_sign(extreme: Node) -> Node | None:
+    """max(a, -b) as a - min(a + b, 0): up to 13.3, ptxas for sm_90 and later loses the sign in a maximum of three."""
+    if extreme.type != "int":
+        return None
+    zero, op = Node("num", (), 0, "int"), "min" if extreme.op == "max" else "max"
+    for a, b in (extreme.args, extreme.args[::-1]):
+        if (positive := opposite(b)) is not None:
+            total = Node("+", (a, positive), None, "int")
+            return Node("-", (a, Node(op, (total, zero), None, "int")), None, "int")
+    return None
+
+
 class _Triton:
     def __init__(self, leaf: Leaf) -> None:
         self.leaf = leaf
@@ -163,6 +176,8 @@ class _Triton:
             return self._power(node)
         if op == "not" and args[0].op in COMPARISONS and all(a.type == "int" for a in args[0].args):
             return self.print(Node(_OPPOSITE[args[0].op], args[0].args, type="bool"))
+        if op in ("min", "max") and (other := _without_sign(node)):
+            return self.print(other)
         parts = tuple(map(self.print, args))
         if op in BINARY:
             return _binary(op, BINARY[op], *parts)

@@ -21,7 +21,7 @@ MODULES = {path.stem: path for path in PACKAGE.glob("*.py") if path.stem not in 
 LAYERS = [
     {"errors", "resources", "header"},
     {"spec", "expression", "constants", "syntax", "parser", "yaml_source", "fields", "names", "terms", "schema"}
-    | {"inputs", "indices", "evaluation"},
+    | {"inputs", "indices", "evaluation", "vocabulary"},
     {"calculus", "printers", "notation", "mathml", "javascript", "ranges", "linear", "normal", "intervals"},
     {"leaves", "binding", "walk", "skips", "tiles", "faces", "plan", "oracle", "flex"},
     {"render", "format"},

@@ -27,7 +27,7 @@ LAYERS = [
     {"render", "format"},
     {"emit"},
     {"starter", "suite", "compile", "tuning", "bench", "profile"}
-    | {"explain", "samples", "elements", "picture", "terminal", "trace", "page"},
+    | {"explain", "samples", "elements", "picture", "terminal", "trace", "page", "summary", "svg", "sheet", "markdown"},
     {"cli"},
 ]
 ONLY = {"jinja2": {"render"}, "black": {"format"}, "yaml": {"spec", "starter"} | LAYERS[1]}

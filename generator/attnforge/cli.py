@@ -142,15 +142,19 @@ def test(specs: Sequence[str], cpu: bool) -> None:
 @click.option("--shape", metavar="Tq,Tk", help="Draw the mask for this many queries and keys.")
 @click.option("--png", metavar="FILE", type=_PATH, help="Write the picture there; needs matplotlib.")
 @click.option("--html", metavar="FILE", type=_PATH, help="Write a page to explore there.")
-def explain(spec: str, shape: str | None, png: Path | None, html: Path | None) -> None:
+@click.option("--md", metavar="FILE", type=_PATH, help="Write a page in Markdown there, and its picture as .svg beside it.")
+def explain(spec: str, shape: str | None, png: Path | None, html: Path | None, md: Path | None) -> None:
     """Show the formula, its derivatives, the tile ranges and which tiles a mask skips."""
     from . import explain as explanation
+    from . import sheet, summary
 
     sizes = _sizes(shape) if shape else None
-    loaded = _one(spec)
-    if sizes is None and (png or html):
-        sizes = (explanation.length(loaded),) * 2
-    _echo(explanation.text(loaded))
+    path, loaded = next(iter(_load([spec]).items()))
+    if md and md.suffix == ".svg":
+        raise click.BadParameter(f"expected another ending than that of the picture, got {md}", param_hint="--md")
+    if sizes is None and (png or html or md):
+        sizes = explanation.shape(loaded)
+    _echo(summary.text(loaded))
     if sizes:
         drawn = explanation.draw(loaded, *sizes)
         _echo("\n" + drawn.text())
@@ -158,6 +162,9 @@ def explain(spec: str, shape: str | None, png: Path | None, html: Path | None) -
             drawn.png(png)
         if html:
             html.write_text(explanation.page(loaded, *sizes), encoding="utf-8", newline="\n")
+        if md:
+            for file, text in sheet.Sheet(drawn, path, md, Path.cwd()).files().items():
+                file.write_text(text, encoding="utf-8", newline="\n")
 
 
 @main.command()

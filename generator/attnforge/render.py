@@ -57,6 +57,16 @@ def page(values: dict[str, Any]) -> str:
     return _text("page/page.html.jinja", values, escape=True)
 
 
+def sheet(values: dict[str, Any]) -> str:
+    """The page of a variant in Markdown."""
+    return _text("docs/variant.md.jinja", values)
+
+
+def signature(planned: plan.Plan) -> str:
+    """The head of `attention` as its package has it."""
+    return _python("docs/signature.py.jinja", {"plan": planned})
+
+
 def export(spec: Spec, to: str) -> str:
     """A module with the variant of a spec for another library; `to` names it. Raises flex.Inexpressible."""
     planned = plan.build(spec)

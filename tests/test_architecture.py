@@ -29,6 +29,7 @@ LAYERS = [
     {"starter", "suite", "compile", "tuning", "bench", "profile"}
     | {"explain", "samples", "elements", "picture", "terminal", "trace", "page", "summary", "svg", "sheet", "markdown"},
     {"cli"},
+    {"manual"},
 ]
 ONLY = {"jinja2": {"render"}, "black": {"format"}, "yaml": {"spec", "starter"} | LAYERS[1]}
 TOOLS = LAYERS[6]

@@ -65,6 +65,11 @@ def test_every_axis_is_explained() -> None:
         schema.InputModel.model_validate({"axes": [int(axis) if axis.isdigit() else axis]})
 
 
+def test_editors_hear_of_every_axis() -> None:
+    told = schema.schema()["$defs"]["InputModel"]["properties"]["axes"]["items"]["description"]
+    assert all(f"`{axis}`" in told for meaning in schema.AXES for axis in meaning.axes)
+
+
 def test_limits_are_those_of_the_loader(tmp_path: Path) -> None:
     long, axes = "x" * 301, ", ".join(["batch", "head", "query", "4", "4", "4", "4"])
     for text in (

@@ -63,7 +63,9 @@ def pixels(mask: Mask, tiling: Tiling) -> Any:
     drawn = raster(mask, tiling, _LONGEST)
     blue, orange, pale, rose, grey = (np.array(to_rgb(c), np.float32) for c in (BLUE, ORANGE, PALE, ROSE, GREY))
     mixed = pale + (orange - pale) * (drawn.shares[..., None] / 16)
-    plain = np.where((drawn.states == FULL)[..., None], blue, np.where((drawn.visits == SKIPPED)[..., None], grey, rose))
+    plain = np.where(
+        (drawn.states == FULL)[..., None], blue, np.where((drawn.visits == SKIPPED)[..., None], grey, rose)
+    )
     return np.where(((drawn.states == MIXED) | (drawn.states == UNKNOWN))[..., None], mixed, plain)
 
 

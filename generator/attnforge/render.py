@@ -62,6 +62,16 @@ def sheet(values: dict[str, Any]) -> str:
     return _text("docs/variant.md.jinja", values)
 
 
+def index(values: dict[str, Any]) -> str:
+    """The page that links the pages of all shipped variants."""
+    return _text("docs/variants.md.jinja", values)
+
+
+def reference(values: dict[str, Any]) -> str:
+    """The reference of the spec language and the commands."""
+    return _text("docs/reference.md.jinja", values)
+
+
 def signature(planned: plan.Plan) -> str:
     """The head of `attention` as its package has it."""
     return _python("docs/signature.py.jinja", {"plan": planned})

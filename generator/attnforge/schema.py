@@ -49,9 +49,6 @@ AXES = (
 )
 
 
-_ALONG = "; ".join(f"{' '.join(f'`{axis}`' for axis in a.axes)}: {a.holds}, read {a.read}" for a in AXES)
-
-
 class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
@@ -61,7 +58,7 @@ class InputModel(_Model):
 
     axes: list[Axis | Size | Blocks] = Field(
         max_length=6,
-        description="What the tensor is indexed by, in any order; `[]`: a number of the call. " + _ALONG,
+        description="What the tensor is indexed by, in any order; `[]`: a number of the call.",
     )
     dtype: Literal["float", "int", "bool"] = Field("float", description="Its values; `bool`: truth values.")
     grad: bool = Field(False, description="Whether it gets a gradient: float inputs of score terms only.")
@@ -138,6 +135,8 @@ def schema() -> dict[str, Any]:
     made = SpecModel.model_json_schema()
     made["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     made["title"] = "An attnforge spec"
+    along = (f"{', '.join(f'`{axis}`' for axis in a.axes)}: {a.holds}; read {a.read}." for a in AXES)
+    made["$defs"]["InputModel"]["properties"]["axes"]["items"]["description"] = "\n".join(along)
     words = sorted(path.stem for path in (resources.specs() / "terms").glob("*.yaml"))
     made["$defs"]["TermModel"]["anyOf"][0]["examples"] = words
     return made

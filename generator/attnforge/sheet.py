@@ -15,7 +15,7 @@ from .spec import Spec
 
 @dataclass(frozen=True)
 class Sheet:
-    """All that the template reads. `path` is the spec's file, `page` the one to be written, `root` what links stay in."""
+    """All that the template reads. `path` is the spec's file, `page` the one to be written; links stay in `root`."""
 
     drawn: Drawn
     path: Path
@@ -100,8 +100,13 @@ class Sheet:
         given = [a.name for a in self.plan.arguments if not (a.optional or a.default)]
         cuts = ["cu_seqlens", "max_seqlen"] if self.spec.packed else []
         keywords = "".join(f", {name}={name}" for name in (*cuts, *given))
-        lines = f"from generated.{self.spec.name} import attention, reference\n\nout = attention(q, k, v{keywords})\n"
-        return markdown.fenced(f"{lines}\n{render.signature(self.plan)}", "python")
+        lines = f"from generated.{self.spec.name} import attention, reference\n\nout = attention(q, k, v{keywords})"
+        return markdown.fenced(lines, "python")
+
+    @property
+    def signature(self) -> str:
+        """The head of `attention`."""
+        return markdown.fenced(render.signature(self.plan), "python")
 
     @cached_property
     def keywords(self) -> tuple[tuple[str, str, str], ...]:

@@ -115,7 +115,7 @@ def tiles(spec: Spec) -> Section:
     skips = Skips(spec, "q")
     told = dict.fromkeys(leaf.input.name for leaf in (*skips.noted("q"), *skips.noted("k"), *skips.blocks))
     if told:
-        lines.append((f"less the tiles that {' and '.join(told)} of a call rule out", ""))
+        lines.append((f"less the tiles that the values of {' and '.join(told)} rule out in a call", ""))
     return Section("Tiles", tuple(lines))
 
 

@@ -9,17 +9,16 @@ from pathlib import Path
 from urllib.parse import quote
 
 # signs that mean something between words; an underscore does only beside a word's end
-_SIGNS = re.compile(r"[\\*\[\]<>|~$&]|(?<![^\W_])_|_(?![^\W_])")
-_OPENING = re.compile(r"^(#|-|\+|=|\d+[.)])")
+_SIGNS = re.compile(r"[\\`*\[\]<>|~$&]|(?<![^\W_])_|_(?![^\W_])")
+_OPENING = re.compile(r"^(\d*)([#+=.)-])")
 _PAPERS = re.compile(r"arXiv:(\d{4}\.\d{4,5})|doi:(10\.[^\s,;()\\]+)")
 
 
 def words(text: str) -> str:
     """Text on one line; what stands between backticks stays code."""
     parts = re.split(r"(`[^`]+`)", " ".join(text.split()))
-    plain = (_SIGNS.sub(r"\\\g<0>", part.replace("`", "\\`")) if i % 2 == 0 else part for i, part in enumerate(parts))
-    return _OPENING.sub(lambda start: f"\\{start[0]}" if len(start[0]) == 1 else f"{start[0][:-1]}\\{start[0][-1]}",
-                        "".join(plain))  # fmt: skip
+    plain = "".join(part if i % 2 else _SIGNS.sub(r"\\\g<0>", part) for i, part in enumerate(parts))
+    return _OPENING.sub(r"\1\\\2", plain)
 
 
 def cited(text: str) -> str:

@@ -6,14 +6,15 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import functools
 import importlib
 import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 
@@ -49,7 +50,8 @@ SHIPPED = (
     Declared("bias", ("batch", "head", "query", "key")),
 )
 # masks and what they mean; of a number with a keyword, the call may decide
-MASKS: tuple[tuple[str, str, dict[str, tuple[str, tuple[int, ...]]]], ...] = (
+ShippedMask = tuple[str, str, dict[str, tuple[str, tuple[int, ...]]]]
+MASKS: tuple[ShippedMask, ...] = (
     ("causal", "k <= q", {}),
     ("causal", "k <= q", {}),
     ("sliding_window", "q - k < {size}", {"size": ("window", (1, 3, 17, 32, 33))}),
@@ -119,7 +121,8 @@ def generate(seed: int) -> RandomSpec:
         term, size = _score(scores, sizes, size)
         terms.append(term)
         _forget(scores, masks + terms)
-    inputs = tuple(scores.inputs.values())
+    sloping = {name for term in terms for name in _sloping(ast.parse(term.text.text, mode="eval").body)}
+    inputs = tuple(replace(x, grad=x.grad and x.name in sloping) for x in scores.inputs.values())
     lines = [f"name: random_{seed}", *head]
     lines += ["mask:", *(f"  - {m.yaml}" for m in masks)] if masks else []
     lines += ["score:", *(f"  - {t.yaml}" for t in terms)] if terms else []
@@ -137,6 +140,23 @@ def _forget(scores: Scores, terms: list[Term]) -> None:
     scores.inputs = {name: given for name, given in scores.inputs.items() if name in words}
 
 
+def _sloping(tree: ast.expr) -> Iterator[str]:
+    """The names that an expression reads where it is not flat."""
+    match tree:
+        case ast.Name(id=name):
+            yield name
+        case ast.Compare() | ast.BinOp(op=ast.FloorDiv()) | ast.Call(func=ast.Name(id="floor")):
+            return
+        case ast.Subscript(value=inner):
+            yield from _sloping(inner)
+        case ast.IfExp(body=a, orelse=b) | ast.Call(func=ast.Name(id="where"), args=[_, a, b]):
+            yield from (*_sloping(a), *_sloping(b))
+        case _:
+            for inner in ast.iter_child_nodes(tree):
+                if isinstance(inner, ast.expr):
+                    yield from _sloping(inner)
+
+
 # -- terms -------------------------------------------------------------------------------------------------------
 
 
@@ -148,25 +168,37 @@ def _mask(scores: Scores, sizes: Sizes, depth: int) -> Term:
     draw = scores.draw
     ways: list[Callable[[], Term]] = [lambda: _shipped(draw)] * 4 + [lambda: _any_condition(scores)] * 4
     if not scores.packed and draw.chance(0.1):
-        return _of_pairs(draw, sizes)
+        return of_pairs(sizes)["tree" if draw.chance(0.5) else "block_sparse"]
     if depth:
         ways += [lambda: _joined(scores, sizes, depth)] * 2 + [lambda: _not(scores, sizes, depth)]
     return draw.pick(ways)()
 
 
 def _shipped(draw: Draw) -> Term:
-    name, text, options = draw.pick(MASKS)
-    values = {
-        option: keyword if draw.chance(0.4) else str(draw.pick(values)) for option, (keyword, values) in options.items()
-    }
+    mask = draw.pick(MASKS)
+    options = mask[2].items()
+    return _filled(
+        mask, {o: keyword if draw.chance(0.4) else str(draw.pick(values)) for o, (keyword, values) in options}
+    )
+
+
+def shipped(mask: ShippedMask, *, keywords: bool) -> Term:
+    """A shipped mask whose options are left to the call, or numbers."""
+    return _filled(mask, {o: word if keywords else str(values[-1]) for o, (word, values) in mask[2].items()})
+
+
+def _filled(mask: ShippedMask, values: dict[str, str]) -> Term:
+    name, text, _ = mask
     given = ", ".join(f"{option}: {x if x.isdigit() else 'runtime'}" for option, x in values.items())
     return Term(f"{{{name}: {{{given}}}}}" if given else name, Text(f"({text.format(**values)})"))
 
 
-def _of_pairs(draw: Draw, sizes: Sizes) -> Term:
-    if draw.chance(0.5):
-        return Term("tree", Text("(k < k_len - q_len or tree_mask[q, k])"))
-    return Term(f"{{block_sparse: {{block: {sizes.block}}}}}", Text("block_mask"))
+def of_pairs(sizes: Sizes) -> dict[str, Term]:
+    """Shipped masks that packed sequences cannot have."""
+    return {
+        "tree": Term("tree", Text("(k < k_len - q_len or tree_mask[q, k])")),
+        "block_sparse": Term(f"{{block_sparse: {{block: {sizes.block}}}}}", Text("block_mask")),
+    }
 
 
 def _any_condition(scores: Scores) -> Term:

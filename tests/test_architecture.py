@@ -21,8 +21,8 @@ MODULES = {path.stem: path for path in PACKAGE.glob("*.py") if path.stem not in 
 LAYERS = [
     {"errors", "resources", "header"},
     {"spec", "expression", "constants", "syntax", "parser", "yaml_source", "fields", "names", "terms", "schema"}
-    | {"inputs", "indices", "evaluation", "vocabulary"},
-    {"calculus", "printers", "notation", "mathml", "javascript", "ranges", "linear", "normal", "intervals"},
+    | {"inputs", "indices", "evaluation", "calculus", "gradients", "vocabulary"},
+    {"printers", "notation", "mathml", "javascript", "ranges", "linear", "normal", "intervals"},
     {"leaves", "binding", "walk", "skips", "tiles", "faces", "plan", "oracle", "flex"},
     {"render", "format"},
     {"emit"},

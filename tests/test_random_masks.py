@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pytest
 from brute_force import Scene, cells, sides
 from random_inputs import Declared, Draw
-from random_specs import RandomSpec, generate
+from random_specs import MASKS, RandomSpec, Sizes, generate, of_pairs, shipped
 from random_values import Place, Sample, named
 
 from attnforge import intervals, resources, walk
@@ -20,6 +20,7 @@ from attnforge.skips import Skips
 from attnforge.spec import Spec, load
 
 NUMBERS = ("window", "chunk_size", "dilation", "global_count", "image_width", "image_radius")
+SIZES = Sizes(4, (32, 128, True))
 
 
 class Scenery:
@@ -51,7 +52,19 @@ def _spread(function: Callable[[tuple[int, ...]], float]) -> Callable[..., float
 
 @pytest.mark.parametrize("seed", [seed for seed in range(250) if generate(seed).masks])
 def test_tiles_of_random_masks(seed: int, tmp_path: Path) -> None:
-    given = generate(seed)
+    check_tiles(generate(seed), tmp_path, calls=2)
+
+
+@pytest.mark.parametrize("name", sorted({*(name for name, _, _ in MASKS), "tree", "block_sparse"}))
+def test_tiles_of_each_mask_term(name: str, tmp_path: Path) -> None:
+    terms = [shipped(mask, keywords=keywords) for mask in MASKS if mask[0] == name for keywords in (False, True)]
+    for term in terms or [of_pairs(SIZES)[name]]:
+        given = RandomSpec("one_term", f"name: one_term\nmask: [{term.yaml}]\n", (term.text.text,), inputs=SIZES.inputs)
+        check_tiles(given, tmp_path, calls=12)
+
+
+def check_tiles(given: RandomSpec, tmp_path: Path, calls: int) -> None:
+    """Holds what is known of tiles, before a call and by its tensors, against every place of a few calls."""
     path = tmp_path / f"{given.name}.yaml"
     path.write_text(given.yaml)
     spec = load(path, terms=resources.terms_for(path))
@@ -61,7 +74,7 @@ def test_tiles_of_random_masks(seed: int, tmp_path: Path) -> None:
     shapes = [(7, 40), (24, 24), (1, 9), (13, 33)]
     if not any("token" in x.axes for x in scenery.samples):
         shapes += [(20, 12)]
-    for _ in range(2):
+    for _ in range(calls):
         q_len, k_len = scenery.draw.pick(shapes)
         b, h, tile = scenery.draw.below(2), scenery.draw.below(4), scenery.draw.pick((1, 3, 8, 16))
         every = sides({"q_len": q_len, "k_len": k_len})

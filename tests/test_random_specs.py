@@ -51,9 +51,8 @@ def cases(given: RandomSpec, module: ModuleType) -> list[Any]:
         lens += [((300, 129, 0, 511), (300, 200, 40, 513))] if module.PACKED else [((513,) * 2, (700,) * 2)]
         sizes, dtypes = [*sizes, (64, 64), (128, 128)], [*dtypes, torch.bfloat16, torch.float16]
     return [
-        module.Case(*draw.pick(pairs), *draw.pick(heads[least:]), *draw.pick(sizes), dtype)
+        module.Case(*draw.pick(pairs), *draw.pick(heads[least:]), *draw.pick(sizes), draw.pick(dtypes))
         for least, pairs in enumerate((lens, few))
-        for dtype in dtypes
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import itertools
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -12,9 +13,11 @@ from brute_force import Cell, Scene, cells, sides
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from attnforge import resources, walk
 from attnforge.evaluation import evaluate
 from attnforge.expression import Node
 from attnforge.ranges import Span, spans
+from attnforge.spec import load
 
 INPUTS = {"prefix": ("batch",), "limit": ("batch", "head"), "flag": ("head",), "at_q": ("batch", "query"),
           "at_k": ("batch", "key"), "at_both": ("batch", "query", "key")}  # fmt: skip
@@ -108,6 +111,31 @@ def test_exact_where_the_bounds_are_monotone(names: tuple[str, str]) -> None:
                 assert told_full <= full
                 # A key tile that only partly consists of sinks has full rows that no single range tells.
                 assert told_full == full or ("sinks" in names and along == "q")
+
+
+SHIPPED = {
+    "causal": "causal",
+    "window": "{sliding_window: {size: runtime}}",
+    "chunked": "{chunked: {size: runtime}}",
+    "prefix": "prefix_lm",
+}
+SUBSETS = [names for count in range(1, 5) for names in itertools.combinations(SHIPPED, count)]
+
+
+@pytest.mark.parametrize("names", SUBSETS, ids=" & ".join)
+def test_shipped_masks_visit_what_is_seen_and_nothing_else(names: tuple[str, ...], tmp_path: Path) -> None:
+    path = tmp_path / "some.yaml"
+    path.write_text("\n".join(["name: some", "mask:", *(f"  - {SHIPPED[name]}" for name in names)]) + "\n")
+    spec = load(path, terms=resources.terms_for(path))
+    whole = walk.mask(spec)
+    assert whole is not None
+    for (q_len, k_len), tile, size, prefix in itertools.product([*SHAPES, (20, 20)], (1, 3, 4, 8), (1, 3, 8), (0, 5)):
+        scene = scenes(q_len, k_len, window=size + tile, chunk_size=size, prefix_len=prefix)
+        truth = allowed(whole, scene)
+        for along in ("k", "q"):
+            for seen, full, told, told_full in cells(walk.spans(spec, along), truth, scene, along, tile):
+                assert told == seen
+                assert told_full == full
 
 
 def text(node: Node | None) -> str:

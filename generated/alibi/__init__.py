@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8ea22c939b56dcab
-#   text hash     4617fb697543963f
+#   content hash  5aaa60860941e7cf
+#   text hash     78937a715395491f
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

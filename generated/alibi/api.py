@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8ea22c939b56dcab
-#   text hash     9a2336dd0e7ba844
+#   content hash  5aaa60860941e7cf
+#   text hash     e54b42a0bb37966f
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

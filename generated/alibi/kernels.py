@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8ea22c939b56dcab
-#   text hash     eaa78ac1867648c1
+#   content hash  5aaa60860941e7cf
+#   text hash     fd9e7538f69c13a0
 #   render with   attnforge render specs/alibi.yaml
 """The kernels: Causal attention with linear biases, one slope a head.
 

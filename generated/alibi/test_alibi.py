@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8ea22c939b56dcab
-#   text hash     c334abf49518d305
+#   content hash  5aaa60860941e7cf
+#   text hash     b47cd9f754166757
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1a1346a8e1d0cf99
-#   text hash     ba3dc0deb17359af
+#   content hash  1e589957179cd8dd
+#   text hash     af4ea9d9db404942
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1a1346a8e1d0cf99
-#   text hash     f78b5c2a49a98988
+#   content hash  1e589957179cd8dd
+#   text hash     4b23ab5a2923997e
 #   render with   attnforge render specs/bigbird.yaml
 """The kernels: A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1a1346a8e1d0cf99
-#   text hash     e9388d92dd6c235b
+#   content hash  1e589957179cd8dd
+#   text hash     ca78ae1b4c570c98
 #   render with   attnforge render specs/bigbird.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1a1346a8e1d0cf99
-#   text hash     8f92afdeb78ca0d3
+#   content hash  1e589957179cd8dd
+#   text hash     94752acddbcf02bb
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

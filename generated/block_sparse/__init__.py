@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  f952407a8d0e70b2
-#   text hash     b0a743738fd292ee
+#   content hash  a481dbd91ca528a5
+#   text hash     201e73f122fdfa09
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

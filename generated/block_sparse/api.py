@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  f952407a8d0e70b2
-#   text hash     eac64073253e731e
+#   content hash  a481dbd91ca528a5
+#   text hash     ada2f56cd8f2bf0e
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  f952407a8d0e70b2
-#   text hash     4efec0e262d7507e
+#   content hash  a481dbd91ca528a5
+#   text hash     eb246b39f5d894cf
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernels: Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  f952407a8d0e70b2
-#   text hash     0897327d8f3a2307
+#   content hash  a481dbd91ca528a5
+#   text hash     5a2c250f8fcbf259
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

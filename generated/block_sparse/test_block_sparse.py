@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  f952407a8d0e70b2
-#   text hash     49718592b9d4109c
+#   content hash  a481dbd91ca528a5
+#   text hash     164bf525936d0d24
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d1843cd69c041951
-#   text hash     248dbf2d5b65fa1a
+#   content hash  b37ff5864f648d81
+#   text hash     b48e3e7408a963f5
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d1843cd69c041951
-#   text hash     f28bad9d16d865e7
+#   content hash  b37ff5864f648d81
+#   text hash     8ffb7d4a0f58ca6a
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d1843cd69c041951
-#   text hash     3a6a589f3c328365
+#   content hash  b37ff5864f648d81
+#   text hash     3be138eaf2be09fb
 #   render with   attnforge render specs/bloom.yaml
 """The kernels: Causal attention with linear biases and as many key heads as query heads.
 

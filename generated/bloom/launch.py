@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d1843cd69c041951
-#   text hash     b05aa8e5ab29832e
+#   content hash  b37ff5864f648d81
+#   text hash     1ab6eb6999044c70
 #   render with   attnforge render specs/bloom.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a8cc15105ff122ac
-#   text hash     60dfc9a1abf4ddec
+#   content hash  aef56a8b85adfa7c
+#   text hash     7958ec0651a6fcc8
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a8cc15105ff122ac
-#   text hash     6b1ed399a3be9d3b
+#   content hash  aef56a8b85adfa7c
+#   text hash     a24a054e070d54fb
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a8cc15105ff122ac
-#   text hash     0785963970b21e9c
+#   content hash  aef56a8b85adfa7c
+#   text hash     5b5e9b8c19056ed1
 #   render with   attnforge render specs/causal.yaml
 """The kernels: Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a8cc15105ff122ac
-#   text hash     703e34aba168dba5
+#   content hash  aef56a8b85adfa7c
+#   text hash     687a7f653959f6b5
 #   render with   attnforge render specs/causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

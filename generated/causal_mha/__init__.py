@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  cc871b95790dfd9f
-#   text hash     5f98ddfe9607d822
+#   content hash  ab481efd6202d9ba
+#   text hash     a792f5088599ecbd
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

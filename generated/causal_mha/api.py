@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  cc871b95790dfd9f
-#   text hash     b56ebf0052c3d2a0
+#   content hash  ab481efd6202d9ba
+#   text hash     029400ec2a04f3e2
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  cc871b95790dfd9f
-#   text hash     10e9c0a5780d5671
+#   content hash  ab481efd6202d9ba
+#   text hash     21b717e777049296
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -45,9 +45,13 @@ def _attend(q, k, v, scale, rounds_to):
     """Attention of a batch whose sequences have one length: q (B, Tq, Hq, D), k (B, Tk, Hkv, D), v (B, Tk, Hkv, Dv)."""
     q_len = q.shape[1]
     k_len = k.shape[1]
+    heads = q.shape[2]
     device = q.device
     q_pos = torch.arange(k_len - q_len, k_len, device=device)[:, None]
     k_pos = torch.arange(k_len, device=device)
+    if q_len == 0 or k_len == 0:  # no place that a term could speak of
+        lse = q.new_full((q.shape[0], heads, q_len), -math.inf)
+        return torch.einsum("bihd,bjhd,bjhe->bihe", q, k, v), lse
 
     score = _round(torch.einsum("bihd,bjhd->bhij", q, k), rounds_to, backward=True) * scale
     keep = k_pos <= q_pos  # causal
@@ -62,8 +66,6 @@ def _attend(q, k, v, scale, rounds_to):
 
 def _softmax(score, exp=torch.exp, log=torch.log):
     """Weights and LSE; a row of nothing but -inf gives 0, -inf and gradients of 0."""
-    if score.shape[-1] == 0:
-        return score, score.new_full(score.shape[:-1], -math.inf)
     top = score.detach().amax(-1, keepdim=True)
     top = torch.where(top == -math.inf, 0.0, top)
     weight = exp(score - top)
@@ -82,7 +84,7 @@ class _Rounded(torch.autograd.Function):
         log2e = 1 / math.log(2)
         weight, lse = _softmax(score * log2e, torch.exp2, torch.log2)
         lse = lse / log2e
-        top = weight.amax(-1, keepdim=True) if score.shape[-1] else torch.ones_like(lse)[..., None]
+        top = weight.amax(-1, keepdim=True)
         top = torch.where(top == 0, 1.0, top)
         weight = (weight / top).to(dtype).to(v.dtype)
         out = torch.einsum("bhij,bjhd->bhid", weight, v) * top

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d635f5a6580272c0
-#   text hash     e67a2d116d82b270
+#   content hash  8b2940508ff79f9f
+#   text hash     07ddbe67caca67fc
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d635f5a6580272c0
-#   text hash     a22cd1b82603b9c7
+#   content hash  8b2940508ff79f9f
+#   text hash     1096c439fe290eb4
 #   render with   attnforge render specs/cross.yaml
 """The kernels: Attention from a decoder to all of an encoder's outputs.
 

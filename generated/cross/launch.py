@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d635f5a6580272c0
-#   text hash     208dd99a06cd328e
+#   content hash  8b2940508ff79f9f
+#   text hash     75f2adcff56c797e
 #   render with   attnforge render specs/cross.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

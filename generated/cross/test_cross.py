@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d635f5a6580272c0
-#   text hash     73a890f6fbd578ab
+#   content hash  8b2940508ff79f9f
+#   text hash     bf76798524c514d0
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  0ecd5383bb5930ee
-#   text hash     884acc3458fc6edd
+#   content hash  df3ac578af2163d4
+#   text hash     5d93cf043cb792d0
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  0ecd5383bb5930ee
-#   text hash     d12a17b78baa252c
+#   content hash  df3ac578af2163d4
+#   text hash     880ce3cc9a817fff
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernels: Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  0ecd5383bb5930ee
-#   text hash     5dcf0598311cca70
+#   content hash  df3ac578af2163d4
+#   text hash     b4069b7a6829f725
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

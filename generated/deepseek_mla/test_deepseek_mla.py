@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  0ecd5383bb5930ee
-#   text hash     c0b42b52b258ba99
+#   content hash  df3ac578af2163d4
+#   text hash     c786d8fdaa1ce70f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

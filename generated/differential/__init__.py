@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  9bb69a11d26f9146
-#   text hash     3524660e7c2d102f
+#   content hash  d43087647d7728fa
+#   text hash     e1a0cb3cbcefe349
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

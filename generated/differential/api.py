@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  9bb69a11d26f9146
-#   text hash     31297d0f60cf959c
+#   content hash  d43087647d7728fa
+#   text hash     8ef1bf925bcbdb03
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

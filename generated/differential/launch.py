@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  9bb69a11d26f9146
-#   text hash     815927416f81636f
+#   content hash  d43087647d7728fa
+#   text hash     eb23e3f78e5f01ba
 #   render with   attnforge render specs/differential.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  9bb69a11d26f9146
-#   text hash     906b8a26308a5ec2
+#   content hash  d43087647d7728fa
+#   text hash     7cca6d8c279578e5
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

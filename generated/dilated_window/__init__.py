@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d25c38dd8d27e29e
-#   text hash     df3d07c79458a2a1
+#   content hash  93175cade1c68282
+#   text hash     a012a077ac949ca0
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d25c38dd8d27e29e
-#   text hash     aedaa700fc09f16d
+#   content hash  93175cade1c68282
+#   text hash     eb4640692515af1b
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernels: Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d25c38dd8d27e29e
-#   text hash     3327035a47f5813c
+#   content hash  93175cade1c68282
+#   text hash     161e1723cd90392c
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  fb104987e62ca027
-#   text hash     a0fbfa6ddd287e5b
+#   content hash  61d5991e87b2ef77
+#   text hash     0556cf2210d0ce1f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

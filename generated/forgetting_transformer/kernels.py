@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  fb104987e62ca027
-#   text hash     aa032ead4f4e9e83
+#   content hash  61d5991e87b2ef77
+#   text hash     1084beccd20c8f95
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The kernels: Causal attention with a forget gate learned for each token and head.
 

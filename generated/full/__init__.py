@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  730c2755819e65bb
-#   text hash     d0d47efed9c279e9
+#   content hash  66011190261df589
+#   text hash     95edf530949b2bc2
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  730c2755819e65bb
-#   text hash     b2534de9a63368b2
+#   content hash  66011190261df589
+#   text hash     71baceb7e6553124
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  730c2755819e65bb
-#   text hash     dc4da1f0eb63bddd
+#   content hash  66011190261df589
+#   text hash     11dd32cbdb711cf0
 #   render with   attnforge render specs/full.yaml
 """The kernels: Softmax attention without a mask.
 

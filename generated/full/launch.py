@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  730c2755819e65bb
-#   text hash     2ab7ca48cbf1ede7
+#   content hash  66011190261df589
+#   text hash     bc657aadb94233fe
 #   render with   attnforge render specs/full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  730c2755819e65bb
-#   text hash     14dfdfef08a52656
+#   content hash  66011190261df589
+#   text hash     508b473c5740e33a
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  222b7553b26cd73b
-#   text hash     03f512ece1cb38b5
+#   content hash  3479f35b305e3bd0
+#   text hash     9e081de05586993b
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

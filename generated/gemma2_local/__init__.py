@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7b3b5e93460d37d9
-#   text hash     70b580743122beef
+#   content hash  90d0173b749cb121
+#   text hash     a5971b6279b54aab
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

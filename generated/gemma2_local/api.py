@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7b3b5e93460d37d9
-#   text hash     6fecaf7a56aba36b
+#   content hash  90d0173b749cb121
+#   text hash     c31175522e5e8354
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7b3b5e93460d37d9
-#   text hash     baf7cd23bf682f30
+#   content hash  90d0173b749cb121
+#   text hash     99251ca5c77ee2f5
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernels: The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7b3b5e93460d37d9
-#   text hash     cd49c04ffa89654c
+#   content hash  90d0173b749cb121
+#   text hash     a3fdb4733309c1ce
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7b3b5e93460d37d9
-#   text hash     7f2036b465866a4a
+#   content hash  90d0173b749cb121
+#   text hash     ee6de71aaa25bd5b
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

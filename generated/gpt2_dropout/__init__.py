@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ad6228cc75b3f640
-#   text hash     e446229bfc3864ef
+#   content hash  a68727a97cd7fc7c
+#   text hash     6a87232aaa22f3cc
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

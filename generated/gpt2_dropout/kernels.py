@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ad6228cc75b3f640
-#   text hash     5d8d1c96d128a7da
+#   content hash  a68727a97cd7fc7c
+#   text hash     183cbc22153cb06a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernels: Causal attention with dropout of the weights, for training.
 

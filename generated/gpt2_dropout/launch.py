@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ad6228cc75b3f640
-#   text hash     1ec62518515229e9
+#   content hash  a68727a97cd7fc7c
+#   text hash     ca1ccd0bf3198668
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ad6228cc75b3f640
-#   text hash     c98128de596354c0
+#   content hash  a68727a97cd7fc7c
+#   text hash     6c99757bd7a68f07
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -55,6 +55,9 @@ def _attend(q, k, v, dropout_p, seed, scale, rounds_to):
     h = torch.arange(heads, device=device)[:, None, None]
     q_pos = torch.arange(k_len - q_len, k_len, device=device)[:, None]
     k_pos = torch.arange(k_len, device=device)
+    if q_len == 0 or k_len == 0:  # no place that a term could speak of
+        lse = q.new_full((q.shape[0], heads, q_len), -math.inf)
+        return torch.einsum("bihd,bjhd,bjhe->bihe", q, k, v), lse
 
     score = _round(torch.einsum("bihd,bjhd->bhij", q, k), rounds_to, backward=True) * scale
     keep = k_pos <= q_pos  # causal
@@ -99,8 +102,6 @@ def _product(x, factor):
 
 def _softmax(score, exp=torch.exp, log=torch.log):
     """Weights and LSE; a row of nothing but -inf gives 0, -inf and gradients of 0."""
-    if score.shape[-1] == 0:
-        return score, score.new_full(score.shape[:-1], -math.inf)
     top = score.detach().amax(-1, keepdim=True)
     top = torch.where(top == -math.inf, 0.0, top)
     weight = exp(score - top)
@@ -119,7 +120,7 @@ class _Rounded(torch.autograd.Function):
         log2e = 1 / math.log(2)
         weight, lse = _softmax(score * log2e, torch.exp2, torch.log2)
         lse = lse / log2e
-        top = weight.amax(-1, keepdim=True) if score.shape[-1] else torch.ones_like(lse)[..., None]
+        top = weight.amax(-1, keepdim=True)
         top = torch.where(top == 0, 1.0, top)
         weight = (weight / top).to(dtype).to(v.dtype)
         weight = weight if used is None else weight * used

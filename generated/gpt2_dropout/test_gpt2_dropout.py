@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ad6228cc75b3f640
-#   text hash     cf287a89030fe7ef
+#   content hash  a68727a97cd7fc7c
+#   text hash     8115fb0dd0c2972f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  20050a8daf8a5140
-#   text hash     98c6c060fd71aedb
+#   content hash  9edae6e5d9d28cbc
+#   text hash     e10e95630da4fbce
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  20050a8daf8a5140
-#   text hash     dd84403103276b64
+#   content hash  9edae6e5d9d28cbc
+#   text hash     4c0f9093751514ba
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

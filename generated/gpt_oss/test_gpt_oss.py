@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  20050a8daf8a5140
-#   text hash     3d4955e33ab73e12
+#   content hash  9edae6e5d9d28cbc
+#   text hash     d511106b13610573
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

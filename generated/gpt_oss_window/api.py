@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  7f2bcdfe0bf005fc
-#   text hash     f0eb4ad3de3ae2a1
+#   content hash  e639621970903825
+#   text hash     fba82f53f2259034
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

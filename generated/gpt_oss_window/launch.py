@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  7f2bcdfe0bf005fc
-#   text hash     4ac2952208fdb068
+#   content hash  e639621970903825
+#   text hash     7fc5a80c73b19d49
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  7f2bcdfe0bf005fc
-#   text hash     684cc9572dba01d7
+#   content hash  e639621970903825
+#   text hash     7abd678df6280e59
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -57,6 +57,9 @@ def _attend(q, k, v, cos, sin, positions, sinks, scale, rounds_to):
     q, k = _rotated(q, k, cos.to(dtype), sin.to(dtype), positions, q_pos[:, 0], k_pos)
     q, k = _round(q, rounds_to, forward=True), _round(k, rounds_to, forward=True)
     k, v = (x.repeat_interleave(heads // x.shape[2], 2) for x in (k, v))
+    if q_len == 0 or k_len == 0:  # no place that a term could speak of
+        lse = sinks.to(dtype)[None, :, None].expand(q.shape[0], -1, q_len)
+        return torch.einsum("bihd,bjhd,bjhe->bihe", q, k, v), lse
 
     score = _round(torch.einsum("bihd,bjhd->bhij", q, k), rounds_to, backward=True) * scale
     keep = k_pos <= q_pos  # causal
@@ -108,7 +111,7 @@ class _Rounded(torch.autograd.Function):
         log2e = 1 / math.log(2)
         weight, lse = _softmax(score * log2e, sink * log2e, torch.exp2, torch.log2)
         lse = lse / log2e
-        top = weight.amax(-1, keepdim=True) if score.shape[-1] else torch.ones_like(lse)[..., None]
+        top = weight.amax(-1, keepdim=True)
         top = torch.where(top == 0, 1.0, top)
         weight = (weight / top).to(dtype).to(v.dtype)
         out = torch.einsum("bhij,bjhd->bhid", weight, v) * top

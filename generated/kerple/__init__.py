@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6982641b33d330cc
-#   text hash     98957c8ebe0e8a98
+#   content hash  6e4e5ae48781234b
+#   text hash     c31103ed39ef3a4d
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6982641b33d330cc
-#   text hash     da4199e3182ca1a7
+#   content hash  6e4e5ae48781234b
+#   text hash     3d274366d2c97bba
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6982641b33d330cc
-#   text hash     713071ac68e76029
+#   content hash  6e4e5ae48781234b
+#   text hash     6337092fbc4e237c
 #   render with   attnforge render specs/kerple.yaml
 """The kernels: Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6982641b33d330cc
-#   text hash     3944d845d1239820
+#   content hash  6e4e5ae48781234b
+#   text hash     7f4eb26afb749cac
 #   render with   attnforge render specs/kerple.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0c112e8bcb9ddf67
-#   text hash     211d82715eed2cbb
+#   content hash  1d99e2d0c4e51084
+#   text hash     8ed7488127533bf5
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

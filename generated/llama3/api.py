@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0c112e8bcb9ddf67
-#   text hash     caa7ff037df1a2ae
+#   content hash  1d99e2d0c4e51084
+#   text hash     3b9951ccf401ede8
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0c112e8bcb9ddf67
-#   text hash     3191d9b818087e7d
+#   content hash  1d99e2d0c4e51084
+#   text hash     1e8bd403f8eead36
 #   render with   attnforge render specs/llama3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

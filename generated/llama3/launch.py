@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0c112e8bcb9ddf67
-#   text hash     9cdfa9b012ee6fe6
+#   content hash  1d99e2d0c4e51084
+#   text hash     bec4579fc9ec379d
 #   render with   attnforge render specs/llama3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  37482c7bafab40e2
-#   text hash     6c629883241877cd
+#   content hash  ff7153c9e9b30253
+#   text hash     86fb43b3740e5278
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernels: Llama 3 on documents packed into one row, none of which sees another.
 

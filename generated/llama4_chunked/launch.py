@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c03015518d6f5f1b
-#   text hash     a4e02be8a18ee4f6
+#   content hash  26cfac37ef101317
+#   text hash     84945fc69b0f6a33
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c03015518d6f5f1b
-#   text hash     67d4823d744de5b8
+#   content hash  26cfac37ef101317
+#   text hash     89ace3ff60f4b332
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  16b60f0b79613f58
-#   text hash     0c319ab64c2c7a09
+#   content hash  3bf78b9d8b999628
+#   text hash     bd369c9e89743946
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

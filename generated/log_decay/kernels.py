@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  16b60f0b79613f58
-#   text hash     8c4a0afb953d50b8
+#   content hash  3bf78b9d8b999628
+#   text hash     55ea56ec52fae661
 #   render with   attnforge render specs/log_decay.yaml
 """The kernels: Causal attention that forgets by a decay learned for each token and head.
 

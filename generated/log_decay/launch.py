@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  16b60f0b79613f58
-#   text hash     55b46dc30b690d21
+#   content hash  3bf78b9d8b999628
+#   text hash     2a430a97be58ff78
 #   render with   attnforge render specs/log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

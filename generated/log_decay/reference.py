@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  16b60f0b79613f58
-#   text hash     b4799d26a6888daf
+#   content hash  3bf78b9d8b999628
+#   text hash     09a9036a301e1c1b
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -52,6 +52,9 @@ def _attend(q, k, v, log_decay, scale, rounds_to):
     q_pos = torch.arange(k_len - q_len, k_len, device=device)[:, None]
     k_pos = torch.arange(k_len, device=device)
     k, v = (x.repeat_interleave(heads // x.shape[2], 2) for x in (k, v))
+    if q_len == 0 or k_len == 0:  # no place that a term could speak of
+        lse = q.new_full((q.shape[0], heads, q_len), -math.inf)
+        return torch.einsum("bihd,bjhd,bjhe->bihe", q, k, v), lse
     log_decay = log_decay.to(dtype).cumsum(1)
 
     score = _round(torch.einsum("bihd,bjhd->bhij", q, k), rounds_to, backward=True) * scale
@@ -72,8 +75,6 @@ def _attend(q, k, v, log_decay, scale, rounds_to):
 
 def _softmax(score, exp=torch.exp, log=torch.log):
     """Weights and LSE; a row of nothing but -inf gives 0, -inf and gradients of 0."""
-    if score.shape[-1] == 0:
-        return score, score.new_full(score.shape[:-1], -math.inf)
     top = score.detach().amax(-1, keepdim=True)
     top = torch.where(top == -math.inf, 0.0, top)
     weight = exp(score - top)
@@ -92,7 +93,7 @@ class _Rounded(torch.autograd.Function):
         log2e = 1 / math.log(2)
         weight, lse = _softmax(score * log2e, torch.exp2, torch.log2)
         lse = lse / log2e
-        top = weight.amax(-1, keepdim=True) if score.shape[-1] else torch.ones_like(lse)[..., None]
+        top = weight.amax(-1, keepdim=True)
         top = torch.where(top == 0, 1.0, top)
         weight = (weight / top).to(dtype).to(v.dtype)
         out = torch.einsum("bhij,bjhd->bhid", weight, v) * top

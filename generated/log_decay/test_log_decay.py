@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  16b60f0b79613f58
-#   text hash     c1fd6236384ff811
+#   content hash  3bf78b9d8b999628
+#   text hash     ab9453698f285b61
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

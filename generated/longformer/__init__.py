@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f8f0e30f699fdc39
-#   text hash     c12055bf3e5974c2
+#   content hash  2b8f72c21b89e554
+#   text hash     1ad2d318e2680aaf
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f8f0e30f699fdc39
-#   text hash     76f513e987df9a84
+#   content hash  2b8f72c21b89e554
+#   text hash     7249cbca68fc879a
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

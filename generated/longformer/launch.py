@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f8f0e30f699fdc39
-#   text hash     f525ad83b2ae969a
+#   content hash  2b8f72c21b89e554
+#   text hash     7cec5b5ae8084bde
 #   render with   attnforge render specs/longformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f8f0e30f699fdc39
-#   text hash     cbe58faa08a3173e
+#   content hash  2b8f72c21b89e554
+#   text hash     5e2ed96b2ac6aaf4
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

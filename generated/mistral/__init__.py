@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ca18dbf8abbc0c7a
-#   text hash     c88213df6f615f21
+#   content hash  fa3b3f84d4072bd6
+#   text hash     d2d650a57617a3c6
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ca18dbf8abbc0c7a
-#   text hash     c764fa9b7b4f29e9
+#   content hash  fa3b3f84d4072bd6
+#   text hash     0c7e02ccedcdff7d
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

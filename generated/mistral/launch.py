@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ca18dbf8abbc0c7a
-#   text hash     07c3889249b0c0f9
+#   content hash  fa3b3f84d4072bd6
+#   text hash     bc48dee6e4fe2f88
 #   render with   attnforge render specs/mistral.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b652c189725c4a9b
-#   text hash     c8d6251c000cc711
+#   content hash  68105dd32aa30a83
+#   text hash     2ba723e805c43bec
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

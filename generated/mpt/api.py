@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b652c189725c4a9b
-#   text hash     05bd205c1aa355fc
+#   content hash  68105dd32aa30a83
+#   text hash     8de84e3f610d3264
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b652c189725c4a9b
-#   text hash     c8b082c359f09954
+#   content hash  68105dd32aa30a83
+#   text hash     3195322325fa56d1
 #   render with   attnforge render specs/mpt.yaml
 """The kernels: Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b652c189725c4a9b
-#   text hash     df77be8a001615de
+#   content hash  68105dd32aa30a83
+#   text hash     d564c0ca956cc622
 #   render with   attnforge render specs/mpt.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b652c189725c4a9b
-#   text hash     c660064a581c5cfe
+#   content hash  68105dd32aa30a83
+#   text hash     4a32abc3ef35a9d3
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

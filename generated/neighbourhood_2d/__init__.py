@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  1f0021ba7c10350b
-#   text hash     9bac5c4b67726e4e
+#   content hash  98df12a5a7db9ad5
+#   text hash     271016dc1ecc7519
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see those at most 3 rows and columns away.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  1f0021ba7c10350b
-#   text hash     da0fe9c02cf6438a
+#   content hash  98df12a5a7db9ad5
+#   text hash     3cecc08598904920
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  753a7203d62f996d
-#   text hash     cba940a8ddea608f
+#   content hash  a836c420c3b4ba8f
+#   text hash     66fceea9a5418450
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  753a7203d62f996d
-#   text hash     d96990d609202f22
+#   content hash  a836c420c3b4ba8f
+#   text hash     6fdcf3470d400f09
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernels: Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  753a7203d62f996d
-#   text hash     ea56abc43a6f483c
+#   content hash  a836c420c3b4ba8f
+#   text hash     54ac1b9ac4a8f09d
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

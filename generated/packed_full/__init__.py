@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  939e7f4c850c65a4
-#   text hash     e96d30986128bfec
+#   content hash  79e85a41f42d4737
+#   text hash     f5fd0b757d2d4439
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

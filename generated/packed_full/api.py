@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  939e7f4c850c65a4
-#   text hash     f47882587a05ea68
+#   content hash  79e85a41f42d4737
+#   text hash     4df4e9c0881c5281
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  939e7f4c850c65a4
-#   text hash     3a1b9a43607d79b7
+#   content hash  79e85a41f42d4737
+#   text hash     c803457fc170d6df
 #   render with   attnforge render specs/packed_full.yaml
 """The kernels: Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  939e7f4c850c65a4
-#   text hash     f04ad56055303698
+#   content hash  79e85a41f42d4737
+#   text hash     7d4ed05bdf0a8364
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

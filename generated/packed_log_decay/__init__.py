@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b7e008117f1bc95c
-#   text hash     a649eea440565ed8
+#   content hash  316e909df8363c04
+#   text hash     fba913bd106c453c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b7e008117f1bc95c
-#   text hash     f7d941124f1b8fdb
+#   content hash  316e909df8363c04
+#   text hash     7603742f2dba3a33
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

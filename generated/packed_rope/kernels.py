@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  62425cbe19e2043e
-#   text hash     aaa97ee3d45f86a9
+#   content hash  6a7e5be5b5245334
+#   text hash     77444e7343013c02
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernels: Causal attention with rotary embedding for sequences packed into one tensor.
 

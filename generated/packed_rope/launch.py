@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  62425cbe19e2043e
-#   text hash     6eeaa62e9e380cfb
+#   content hash  6a7e5be5b5245334
+#   text hash     0d04b4b577dfa31d
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d7174c3eebf726dc
-#   text hash     57048b9c7ec52cac
+#   content hash  de89bfbd5cb4856e
+#   text hash     3c8bbf1f6e8d7b90
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d7174c3eebf726dc
-#   text hash     976267d90b61add9
+#   content hash  de89bfbd5cb4856e
+#   text hash     f1fc377d75306331
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

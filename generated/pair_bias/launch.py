@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d7174c3eebf726dc
-#   text hash     6a1aee18d99c3a2b
+#   content hash  de89bfbd5cb4856e
+#   text hash     34d9e45f309f3469
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d7174c3eebf726dc
-#   text hash     3311a4b25fc0b7ff
+#   content hash  de89bfbd5cb4856e
+#   text hash     e95c99cc8a48bb31
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -44,7 +44,13 @@ def _attention(q, k, v, *, bias, scale, rounds_to=None):
 
 def _attend(q, k, v, bias, scale, rounds_to):
     """Attention of a batch whose sequences have one length: q (B, Tq, Hq, D), k (B, Tk, Hkv, D), v (B, Tk, Hkv, Dv)."""
+    q_len = q.shape[1]
+    k_len = k.shape[1]
+    heads = q.shape[2]
     dtype = q.dtype
+    if q_len == 0 or k_len == 0:  # no place that a term could speak of
+        lse = q.new_full((q.shape[0], heads, q_len), -math.inf)
+        return torch.einsum("bihd,bjhd,bjhe->bihe", q, k, v), lse
     bias = bias[(None,) * (4 - bias.dim())].to(dtype)
 
     score = _round(torch.einsum("bihd,bjhd->bhij", q, k), rounds_to, backward=True) * scale
@@ -59,8 +65,6 @@ def _attend(q, k, v, bias, scale, rounds_to):
 
 def _softmax(score, exp=torch.exp, log=torch.log):
     """Weights and LSE; a row of nothing but -inf gives 0, -inf and gradients of 0."""
-    if score.shape[-1] == 0:
-        return score, score.new_full(score.shape[:-1], -math.inf)
     top = score.detach().amax(-1, keepdim=True)
     top = torch.where(top == -math.inf, 0.0, top)
     weight = exp(score - top)
@@ -79,7 +83,7 @@ class _Rounded(torch.autograd.Function):
         log2e = 1 / math.log(2)
         weight, lse = _softmax(score * log2e, torch.exp2, torch.log2)
         lse = lse / log2e
-        top = weight.amax(-1, keepdim=True) if score.shape[-1] else torch.ones_like(lse)[..., None]
+        top = weight.amax(-1, keepdim=True)
         top = torch.where(top == 0, 1.0, top)
         weight = (weight / top).to(dtype).to(v.dtype)
         out = torch.einsum("bhij,bjhd->bhid", weight, v) * top

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d7174c3eebf726dc
-#   text hash     dbd926b1b41dd136
+#   content hash  de89bfbd5cb4856e
+#   text hash     1db95b237207094f
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d6591af572aeafb8
-#   text hash     5a08252375116f92
+#   content hash  8b0ba98b94346470
+#   text hash     6d288f0c36384970
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

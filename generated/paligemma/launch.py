@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d6591af572aeafb8
-#   text hash     38864a06ae0f4ec5
+#   content hash  8b0ba98b94346470
+#   text hash     5679c326d1fb2b99
 #   render with   attnforge render specs/paligemma.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

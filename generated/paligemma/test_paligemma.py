@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d6591af572aeafb8
-#   text hash     14e24d3e3d7e0b58
+#   content hash  8b0ba98b94346470
+#   text hash     5e1327888f19dfa4
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

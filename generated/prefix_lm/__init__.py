@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0b6b9c142ff272fd
-#   text hash     5c0115ac007d92bd
+#   content hash  7d4ecb7ff35a9f1f
+#   text hash     55cdd408238de3a6
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

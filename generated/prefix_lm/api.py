@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0b6b9c142ff272fd
-#   text hash     d4cdd5fa094d96ee
+#   content hash  7d4ecb7ff35a9f1f
+#   text hash     26362b459ee3c25c
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0b6b9c142ff272fd
-#   text hash     08344ca5ecc6f15e
+#   content hash  7d4ecb7ff35a9f1f
+#   text hash     9963f7d204748bb8
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernels: Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0b6b9c142ff272fd
-#   text hash     69dc9396d9a7ab08
+#   content hash  7d4ecb7ff35a9f1f
+#   text hash     fbc592bac7088f29
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

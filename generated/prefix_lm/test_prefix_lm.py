@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0b6b9c142ff272fd
-#   text hash     04dc652cc812a900
+#   content hash  7d4ecb7ff35a9f1f
+#   text hash     ce06b5feba74896b
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

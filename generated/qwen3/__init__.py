@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e0e3e2b94db4702f
-#   text hash     4a6b839930353657
+#   content hash  199b6f6ee4a48779
+#   text hash     26b696b26455d18b
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

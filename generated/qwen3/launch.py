@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e0e3e2b94db4702f
-#   text hash     c717cd0731b1bc5b
+#   content hash  199b6f6ee4a48779
+#   text hash     c941cdbbba195149
 #   render with   attnforge render specs/qwen3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e0e3e2b94db4702f
-#   text hash     a2ba3632241af992
+#   content hash  199b6f6ee4a48779
+#   text hash     620c68efc867cd5c
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  916c14aa7ffc26ad
-#   text hash     54c0472b71ebee4a
+#   content hash  0a5d1222ef63786f
+#   text hash     d0918e0f07ce3485
 #   render with   attnforge render specs/rope.yaml
 """The kernels: Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  916c14aa7ffc26ad
-#   text hash     7270088508d5c36b
+#   content hash  0a5d1222ef63786f
+#   text hash     270873f1168f0082
 #   render with   attnforge render specs/rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

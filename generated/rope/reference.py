@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  916c14aa7ffc26ad
-#   text hash     94d1288d2cc31d84
+#   content hash  0a5d1222ef63786f
+#   text hash     53684a2820f3d861
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -48,12 +48,16 @@ def _attend(q, k, v, cos, sin, positions, scale, rounds_to):
     """Attention of a batch whose sequences have one length: q (B, Tq, Hq, D), k (B, Tk, Hkv, D), v (B, Tk, Hkv, Dv)."""
     q_len = q.shape[1]
     k_len = k.shape[1]
+    heads = q.shape[2]
     dtype = q.dtype
     device = q.device
     q_pos = torch.arange(k_len - q_len, k_len, device=device)[:, None]
     k_pos = torch.arange(k_len, device=device)
     q, k = _rotated(q, k, cos.to(dtype), sin.to(dtype), positions, q_pos[:, 0], k_pos)
     q, k = _round(q, rounds_to, forward=True), _round(k, rounds_to, forward=True)
+    if q_len == 0 or k_len == 0:  # no place that a term could speak of
+        lse = q.new_full((q.shape[0], heads, q_len), -math.inf)
+        return torch.einsum("bihd,bjhd,bjhe->bihe", q, k, v), lse
 
     score = _round(torch.einsum("bihd,bjhd->bhij", q, k), rounds_to, backward=True) * scale
     keep = k_pos <= q_pos  # causal
@@ -85,8 +89,6 @@ def _rotate(x, cos, sin, rows):
 
 def _softmax(score, exp=torch.exp, log=torch.log):
     """Weights and LSE; a row of nothing but -inf gives 0, -inf and gradients of 0."""
-    if score.shape[-1] == 0:
-        return score, score.new_full(score.shape[:-1], -math.inf)
     top = score.detach().amax(-1, keepdim=True)
     top = torch.where(top == -math.inf, 0.0, top)
     weight = exp(score - top)
@@ -105,7 +107,7 @@ class _Rounded(torch.autograd.Function):
         log2e = 1 / math.log(2)
         weight, lse = _softmax(score * log2e, torch.exp2, torch.log2)
         lse = lse / log2e
-        top = weight.amax(-1, keepdim=True) if score.shape[-1] else torch.ones_like(lse)[..., None]
+        top = weight.amax(-1, keepdim=True)
         top = torch.where(top == 0, 1.0, top)
         weight = (weight / top).to(dtype).to(v.dtype)
         out = torch.einsum("bhij,bjhd->bhid", weight, v) * top

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  916c14aa7ffc26ad
-#   text hash     ced51bfea0f11717
+#   content hash  0a5d1222ef63786f
+#   text hash     95412f441eee025b
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

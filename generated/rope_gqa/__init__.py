@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  64b80d6d1fe90f37
-#   text hash     abaa4e23c3baf8c2
+#   content hash  51d7d78eee7e763b
+#   text hash     e6477a2c84e4648c
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

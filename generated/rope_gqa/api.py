@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  64b80d6d1fe90f37
-#   text hash     f82dcb17de22960a
+#   content hash  51d7d78eee7e763b
+#   text hash     0c87a74882b153b2
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  64b80d6d1fe90f37
-#   text hash     6d13428d9b2a3af2
+#   content hash  51d7d78eee7e763b
+#   text hash     ca225236a7197682
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads.
 

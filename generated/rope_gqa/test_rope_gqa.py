@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  64b80d6d1fe90f37
-#   text hash     a46b3a26727cb8ab
+#   content hash  51d7d78eee7e763b
+#   text hash     036d407c837f9792
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

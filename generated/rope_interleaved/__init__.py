@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  8b148ec0d5f5dd8f
-#   text hash     8d04698a083b02b9
+#   content hash  8fd364d2199c7940
+#   text hash     ba13b22fbc7a379c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

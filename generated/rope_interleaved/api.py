@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  8b148ec0d5f5dd8f
-#   text hash     79d8800aeb0e69ba
+#   content hash  8fd364d2199c7940
+#   text hash     4358b031cc6c29e0
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

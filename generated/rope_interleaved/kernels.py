@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  8b148ec0d5f5dd8f
-#   text hash     732649b3ccaddcf8
+#   content hash  8fd364d2199c7940
+#   text hash     1e2b4a1e034c807b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernels: Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c47525ee27b68a11
-#   text hash     eba144a00d07760a
+#   content hash  c4e7b8c09bb8e2f7
+#   text hash     772766bdd88cb253
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

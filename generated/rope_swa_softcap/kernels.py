@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c47525ee27b68a11
-#   text hash     ff423f6f65753ed2
+#   content hash  c4e7b8c09bb8e2f7
+#   text hash     6ed3d988b701564b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernels: Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

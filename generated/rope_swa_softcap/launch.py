@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c47525ee27b68a11
-#   text hash     2046f874b2bfc8a3
+#   content hash  c4e7b8c09bb8e2f7
+#   text hash     87a62d3672948bd8
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c47525ee27b68a11
-#   text hash     a5616b7063e96903
+#   content hash  c4e7b8c09bb8e2f7
+#   text hash     fd9c2edce68df1f3
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f394cc8d6db06a1a
-#   text hash     28f736eca25c046c
+#   content hash  6d524697fa4495ac
+#   text hash     f0054450666c5109
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

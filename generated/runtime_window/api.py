@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f394cc8d6db06a1a
-#   text hash     a61236a6bb7291ec
+#   content hash  6d524697fa4495ac
+#   text hash     c5723258140b1e9c
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f394cc8d6db06a1a
-#   text hash     31ff9530b54d60b2
+#   content hash  6d524697fa4495ac
+#   text hash     f591e0c76a1ee5fc
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernels: Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f394cc8d6db06a1a
-#   text hash     d4362ea510cf65c7
+#   content hash  6d524697fa4495ac
+#   text hash     ffa8818a866feaca
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f394cc8d6db06a1a
-#   text hash     3631177fa4cead8d
+#   content hash  6d524697fa4495ac
+#   text hash     30991353656ab4ab
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

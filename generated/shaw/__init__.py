@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  2ccd242d2a0e5d1b
-#   text hash     1b8b1ef0b7ba8def
+#   content hash  fe24edf9816a6fd0
+#   text hash     c9a506a74b2c521d
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own.
 

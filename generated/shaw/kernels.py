@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  2ccd242d2a0e5d1b
-#   text hash     efedac00065d0e57
+#   content hash  fe24edf9816a6fd0
+#   text hash     b019bdb78197ed2e
 #   render with   attnforge render specs/shaw.yaml
 """The kernels: Attention in which each query gives each distance up to 16 a score of its own.
 

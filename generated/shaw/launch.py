@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  2ccd242d2a0e5d1b
-#   text hash     142a98b1b83b1259
+#   content hash  fe24edf9816a6fd0
+#   text hash     f43fa81e969e698b
 #   render with   attnforge render specs/shaw.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  2ccd242d2a0e5d1b
-#   text hash     05661937ab036cb8
+#   content hash  fe24edf9816a6fd0
+#   text hash     da9d244e9c7c8471
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

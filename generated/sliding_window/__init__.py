@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  070a303d7c4675b7
-#   text hash     c6b5f82dbc35001b
+#   content hash  8463b6a012133807
+#   text hash     4d0e495972c5f23c
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

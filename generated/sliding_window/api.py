@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  070a303d7c4675b7
-#   text hash     948a52f2df8cd5a0
+#   content hash  8463b6a012133807
+#   text hash     65cde7ad47a15bf5
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  070a303d7c4675b7
-#   text hash     aa69565f392a8126
+#   content hash  8463b6a012133807
+#   text hash     d3a053e414c0a469
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernels: Causal attention to the 1024 most recent keys.
 

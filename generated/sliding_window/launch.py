@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  070a303d7c4675b7
-#   text hash     7f45c787b5d0a736
+#   content hash  8463b6a012133807
+#   text hash     33c496d7326e86c1
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  070a303d7c4675b7
-#   text hash     9ae1d80c85fc51f5
+#   content hash  8463b6a012133807
+#   text hash     5c39fed6d341ae89
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d50fb97d47851e82
-#   text hash     fab61e997c43a5fc
+#   content hash  9e1c393ba3924b29
+#   text hash     a420f57546baff1c
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

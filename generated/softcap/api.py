@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d50fb97d47851e82
-#   text hash     d822a3e5337741ad
+#   content hash  9e1c393ba3924b29
+#   text hash     3af2848b8e7acd4f
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

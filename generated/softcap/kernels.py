@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d50fb97d47851e82
-#   text hash     108529c38965dd3a
+#   content hash  9e1c393ba3924b29
+#   text hash     611469666587e96f
 #   render with   attnforge render specs/softcap.yaml
 """The kernels: Causal attention with scores capped smoothly at 30.
 

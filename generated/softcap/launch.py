@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d50fb97d47851e82
-#   text hash     8af5536ae7ac1ea6
+#   content hash  9e1c393ba3924b29
+#   text hash     0147f7aa69e7dbed
 #   render with   attnforge render specs/softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

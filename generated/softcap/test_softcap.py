@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d50fb97d47851e82
-#   text hash     1324f0de84a021f3
+#   content hash  9e1c393ba3924b29
+#   text hash     8c09294eef86bc0a
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  23408db4237d81e8
-#   text hash     4a00c01437501a8d
+#   content hash  9e61e9804ecc254b
+#   text hash     b99ff9158b5a4e20
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  413075d12e5d216f
-#   text hash     5e13d655beaab13a
+#   content hash  c93164ba2648b697
+#   text hash     97d0d266c95dc2ff
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernels: Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  413075d12e5d216f
-#   text hash     b812c550b29f3ee5
+#   content hash  c93164ba2648b697
+#   text hash     3851f9e4e4424b2a
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

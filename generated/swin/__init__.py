@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  84fa42becaa0e17f
-#   text hash     f16707a65dedff0d
+#   content hash  a4d88c2ada752470
+#   text hash     7e6fcacbccf05204
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

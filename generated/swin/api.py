@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  84fa42becaa0e17f
-#   text hash     4457d2ee78a02f92
+#   content hash  a4d88c2ada752470
+#   text hash     1b6401328771d59f
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

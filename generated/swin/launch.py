@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  84fa42becaa0e17f
-#   text hash     b1091e52040807c4
+#   content hash  a4d88c2ada752470
+#   text hash     af54b7848765f41d
 #   render with   attnforge render specs/swin.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

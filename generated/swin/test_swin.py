@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  84fa42becaa0e17f
-#   text hash     7ce6094037945764
+#   content hash  a4d88c2ada752470
+#   text hash     6782d17856824777
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  198bae680940e559
-#   text hash     65387568686fe1cb
+#   content hash  a31baad9c1695789
+#   text hash     c7fe1c6b55dbf9f4
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

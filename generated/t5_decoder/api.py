@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  198bae680940e559
-#   text hash     5dfe9ba661eff2e1
+#   content hash  a31baad9c1695789
+#   text hash     5fe6356411abd625
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  198bae680940e559
-#   text hash     e8ebd286bc8d3a3c
+#   content hash  a31baad9c1695789
+#   text hash     309f2d4c40e714cc
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernels: Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  198bae680940e559
-#   text hash     ad3ef7dba1206574
+#   content hash  a31baad9c1695789
+#   text hash     13ef55775d6605a0
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

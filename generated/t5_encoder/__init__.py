@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7af545748136e515
-#   text hash     b937df071dbb1be5
+#   content hash  9768aa15835d6bd8
+#   text hash     b11e3266c8a245fc
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7af545748136e515
-#   text hash     f28a9ac22c8e9778
+#   content hash  9768aa15835d6bd8
+#   text hash     f5c09312fab15980
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernels: Attention with T5's learned biases for distances in both directions.
 

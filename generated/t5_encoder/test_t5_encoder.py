@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7af545748136e515
-#   text hash     1eddd4e5324ab296
+#   content hash  9768aa15835d6bd8
+#   text hash     3cc3aca4581314a2
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

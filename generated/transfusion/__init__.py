@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6a0b92f9e8879b83
-#   text hash     1ee328767cd23e0c
+#   content hash  3b2d024834499fe9
+#   text hash     2bd9cff2fe404f87
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6a0b92f9e8879b83
-#   text hash     a1e8daae59a00df1
+#   content hash  3b2d024834499fe9
+#   text hash     b0ca7bd79cdc9e93
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6a0b92f9e8879b83
-#   text hash     cae4c20a064950ac
+#   content hash  3b2d024834499fe9
+#   text hash     5f9ce09516e4d4a1
 #   render with   attnforge render specs/transfusion.yaml
 """The kernels: Causal attention in which the patches of one image see each other.
 

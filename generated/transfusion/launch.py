@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6a0b92f9e8879b83
-#   text hash     356de3da1d982b61
+#   content hash  3b2d024834499fe9
+#   text hash     23f85b24108ddec9
 #   render with   attnforge render specs/transfusion.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

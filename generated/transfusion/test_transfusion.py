@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6a0b92f9e8879b83
-#   text hash     d17eb66a120c3282
+#   content hash  3b2d024834499fe9
+#   text hash     dff588efea0ac747
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  15622dab73d9e2a3
-#   text hash     a1f0c1d38f262692
+#   content hash  8779609308756298
+#   text hash     2641e24d793ee8aa
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  15622dab73d9e2a3
-#   text hash     dd7c76db172c6c4c
+#   content hash  8779609308756298
+#   text hash     2ac3fe9a04e9f4b2
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -231,8 +231,9 @@ def _binary(node: Node, x: Node, y: Node, dx: Node, dy: Node) -> Node:
     raise ValueError(f"no derivative of {node.op!r}")
 
 
-_FLAT = frozenset({"num", "var", "option", "input", "local", "floor", "//", "and", "or", "not"})
-_FLAT |= {"<", "<=", ">", ">=", "==", "!="}
+# what has no slope, whatever it reads
+FLAT = frozenset({"num", "var", "option", "input", "local", "floor", "//", "and", "or", "not"})
+FLAT |= {"<", "<=", ">", ">=", "==", "!="}
 
 
 def derivative(node: Node, leaf: Node) -> Node:
@@ -247,7 +248,7 @@ def derivative(node: Node, leaf: Node) -> Node:
     def compute(n: Node) -> Node:
         if n.op == leaf.op and n == leaf:
             return _ONE
-        if n.op in _FLAT or n.type != "float":
+        if n.op in FLAT or n.type != "float":
             return _ZERO
         if n.op == "where":
             return _where(n.args[0], of(n.args[1]), of(n.args[2]))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from . import names
+from . import gradients, names
 from .errors import Location, Problems
 from .expression import Node
 from .fields import Fields, near, number
@@ -110,6 +110,7 @@ class _Loader:
         self.own: dict[str, Input] = {}
         self.wrong: set[str] = set()
         self.read: set[str] = set()
+        self.scored: list[tuple[Node, Value]] = []  # score terms and where they are written
 
     def spec(self) -> Spec | None:
         """The spec; None if the file cannot be read at all."""
@@ -128,6 +129,8 @@ class _Loader:
         rope = self._rope(fields.get("rope"))
         masks = [m for item in self._list(fields, "mask") if (m := self._mask(item)) and self._low(m.keep, item)]
         scores = [term for item in self._list(fields, "score") if (term := self._score(item))]
+        learned = [n for n, k in self.keywords.items() if isinstance(k.meaning, Input) and k.meaning.grad]
+        gradients.check(self.scored, learned, self.problems)
         fields.text("group")
         self._targets(fields.get("targets"))
         if packed:
@@ -296,6 +299,8 @@ class _Loader:
         self.used[word] = term
         for given in term.filled(options).values():
             self._take(given.name, given, term.name, value.at)
+        if kind == "score":
+            self.scored.append((node, term.expression))
         return word, node
 
     def _inline(self, value: Value, inner: Value | None, kind: Literal["mask", "score"]) -> tuple[str, Node] | None:
@@ -317,6 +322,8 @@ class _Loader:
                         f"{given.name} has a gradient, but a mask has no slope: set grad: false",
                     )
                 self._take(given.name, given, "", value.at)
+        if kind == "score":
+            self.scored.append((node, inner))
         return " ".join(inner.data.split()), node
 
     def _take(self, keyword: str, meaning: Input | RuntimeOption, term: str, at: Location) -> None:

@@ -60,4 +60,9 @@ def link(text: str, target: Path, page: Path, root: Path) -> str:
     root, target, folder = root.resolve(), target.resolve(), page.resolve().parent
     if not all(path.is_relative_to(root) for path in (target, folder)):
         return text
-    return f"[{text}]({quote(Path(os.path.relpath(target, folder)).as_posix())})"
+    return f"[{text}]({address(Path(os.path.relpath(target, folder)).as_posix())})"
+
+
+def address(path: str) -> str:
+    """A relative path as links name it."""
+    return quote(path)

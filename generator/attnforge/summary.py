@@ -112,11 +112,16 @@ def tiles(spec: Spec) -> Section:
                 else "never without a mask"
             )
             lines.append((f"  {_interval(span.lo, span.hi)}", full))
-    skips = Skips(spec, "q")
-    told = dict.fromkeys(leaf.input.name for leaf in (*skips.noted("q"), *skips.noted("k"), *skips.blocks))
-    if told:
+    if told := telling(spec):
         lines.append((f"less the tiles that the values of {' and '.join(told)} rule out in a call", ""))
     return Section("Tiles", tuple(lines))
+
+
+def telling(spec: Spec) -> tuple[str, ...]:
+    """The inputs whose values rule out tiles, which no drawing counts."""
+    skips = Skips(spec, "q")
+    leaves = (*skips.noted("q"), *skips.noted("k"), *skips.blocks)
+    return tuple(dict.fromkeys(leaf.input.name for leaf in leaves))
 
 
 def _interval(lo: Node | None, hi: Node | None) -> str:

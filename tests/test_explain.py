@@ -426,7 +426,7 @@ def test_brackets_stand_where_they_must(load: Load) -> None:
     assert words("score - (1 - k)") == "score−(1−k)"
     assert words("-(score + 1)") == "−(score+1)"
     assert words("(score / 2) ** 3") == "(score2)3"
-    assert words("abs(score // 2)") == "|⌊score2⌋|"
+    assert words("score + abs(k // 2)") == "score+|⌊k2⌋|"
     assert words("score if not (k < q and q < 5) else -score").startswith(
         "{score\u00a0if\u00a0¬(k<q\u00a0and\u00a0q<5)−score"
     )

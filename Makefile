@@ -10,12 +10,13 @@ NEWEST := .venv-newest
 SMALL := tests/test_printers.py tests/test_reference.py generated/rope_swa_softcap
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test gpu-test floor-test newest-test clean
+.PHONY: help demo docs test gpu-test floor-test newest-test clean
 
 help:
 	@echo "make demo         render a variant and hold it against its reference, forward and backward"
 	@echo "make test         all that needs no GPU: style, types, generated files up to date, tests"
 	@echo "make gpu-test     the generated suites on a GPU; needs torch, triton and pytest, installs nothing"
+	@echo "make docs         write docs/reference.md and docs/variants again"
 	@echo "make floor-test   part of the tests with the oldest triton; make newest-test: with the newest"
 
 $(STAMP): pyproject.toml constraints.txt
@@ -25,6 +26,9 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
+
+docs: $(STAMP)
+	$(BIN)/python -m attnforge.manual
 
 # every variant shows its values and gradients; the rest of a suite runs for variants that differ in what it touches
 CORE := causal_mha packed_causal packed_rope packed_log_decay rope_swa_softcap alibi mpt runtime_window gpt_oss_window \

@@ -21,14 +21,15 @@ MODULES = {path.stem: path for path in PACKAGE.glob("*.py") if path.stem not in 
 LAYERS = [
     {"errors", "resources", "header"},
     {"spec", "expression", "constants", "syntax", "parser", "yaml_source", "fields", "names", "terms", "schema"}
-    | {"inputs", "indices", "evaluation", "calculus", "gradients"},
+    | {"inputs", "indices", "evaluation", "calculus", "gradients", "vocabulary"},
     {"printers", "notation", "mathml", "javascript", "ranges", "linear", "normal", "intervals"},
     {"leaves", "binding", "walk", "skips", "tiles", "faces", "plan", "oracle", "flex"},
     {"render", "format"},
     {"emit"},
     {"starter", "suite", "compile", "tuning", "bench", "profile"}
-    | {"explain", "samples", "elements", "picture", "terminal", "trace", "page"},
+    | {"explain", "samples", "elements", "picture", "terminal", "trace", "page", "summary", "svg", "sheet", "markdown"},
     {"cli"},
+    {"manual"},
 ]
 ONLY = {"jinja2": {"render"}, "black": {"format"}, "yaml": {"spec", "starter"} | LAYERS[1]}
 TOOLS = LAYERS[6]

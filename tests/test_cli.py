@@ -234,6 +234,72 @@ def test_explain_writes_a_picture(folder: Path) -> None:
         assert (folder / "tiles.png").read_bytes().startswith(b"\x89PNG")
 
 
+PAGE = """name: {name}
+description: A <b> | *c*.
+citation: "X (2020), arXiv:2001.00001"
+rope: {{layout: half, dims: 32}}
+mask: [prefix_lm]
+score: [alibi, expr: "score * temp"]
+inputs: {{temp: {{axes: [head], grad: true}}}}
+"""
+
+
+def test_explain_writes_a_page_in_markdown_with_its_picture(folder: Path) -> None:
+    (folder / "generated" / "one").mkdir(parents=True)
+    (folder / "pages of mine").mkdir()
+    run("explain", write("one", PAGE), "--md", "pages of mine/page.md")
+    assert files(folder / "pages of mine") == {"page.md", "page.svg"}
+    page = (folder / "pages of mine" / "page.md").read_text(encoding="utf-8")
+    assert "\n# one\n" in page
+    assert r"A \<b\> \| \*c\*." in page
+    assert "[arXiv:2001.00001](https://arxiv.org/abs/2001.00001)" in page
+    assert "[`specs/one.yaml`](../specs/one.yaml); rendered: [`generated/one`](../generated/one)." in page
+    assert f"```yaml\n{PAGE.format(name='one')}```\n" in page
+    assert "](page.svg)\n" in page
+    assert "1024 queries downwards, 1024 keys to the right\n" in page
+    assert "prefix_len = k_len // 4 = 256" in page
+    assert "\nout = attention(q, k, v, cos=cos, sin=sin, prefix_len=prefix_len, temp=temp)\n" in page
+    assert "    slopes: torch.Tensor | None = None,\n" in page
+    assert "| `cos` | (positions, 32 / 2) |" in page
+    assert "| `prefix_len` | int (B,) | keys of the prefix |" in page
+    assert "| `temp` | (Hq,) | learned |" in page
+    assert "d score / d temp = score" in page
+    assert "visible if k <= q or k < prefix_len" in page
+    picture = (folder / "pages of mine" / "page.svg").read_text(encoding="utf-8")
+    assert picture.startswith("<svg ")
+    assert "The mask of one for 1024 queries and 1024 keys" in picture
+
+
+def test_a_page_in_markdown_tells_what_its_drawing_does_not_count(folder: Path) -> None:
+    for variant, told in {"llama3_documents": "`q_segments` and `k_segments`", "tree_decoding": "", "mpt": ""}.items():
+        shown = run("explain", variant, "--md", "a page.md").stdout
+        page = (folder / "a page.md").read_text(encoding="utf-8")
+        assert (f"skip tiles that the values of {told} rule out." in page) == bool(told)
+        assert ("by positions alone](a%20page.svg)" in page) == bool(told)
+        assert ("less the tiles that the values of" in shown) == bool(told)
+
+
+def test_a_page_in_markdown_takes_the_shape_that_is_given(folder: Path) -> None:
+    run("explain", write("one"), "--md", "page.md", "--shape", "32,64")
+    page = (folder / "page.md").read_text(encoding="utf-8")
+    assert "32 queries downwards, 64 keys to the right\n" in page
+    # nothing was rendered, and what stands elsewhere gets no link
+    assert "Spec: [`specs/one.yaml`](specs/one.yaml).\n" in page
+    run("explain", "causal", "--md", "causal.md")
+    assert "Spec: `specs/causal.yaml`.\n" in (folder / "causal.md").read_text(encoding="utf-8")
+
+
+def test_a_page_in_markdown_must_not_stand_where_its_picture_does(folder: Path) -> None:
+    assert "--md" in run("explain", write("one"), "--md", "page.svg", code=2).stderr
+    run("explain", "specs/one.yaml", "--md", "nowhere/page.md", code=2)
+    assert files(folder) == {"specs/one.yaml"}
+
+
+def test_the_help_tells_the_exit_codes() -> None:
+    shown = run("--help").stdout
+    assert all(f"{code} {meaning}" in " ".join(shown.split()) for code, meaning in cli.EXIT_CODES.items())
+
+
 @pytest.mark.parametrize("variant", sorted(resources.variants()))
 def test_explain_takes_every_variant(variant: str) -> None:
     assert run("explain", variant, "--shape", "300,500").stdout.startswith(f"{variant}: ")

@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from attnforge import elements, explain, mathml, picture, render, resources, samples, spec, trace
+from attnforge import elements, explain, markdown, mathml, picture, render, resources, samples, spec, svg, trace
 from attnforge.elements import EMPTY, FULL, MASKED, MIXED, PLAIN, SKIPPED, UNKNOWN, Mask
 from attnforge.evaluation import evaluate
 from attnforge.expression import Node
@@ -426,7 +426,7 @@ def test_brackets_stand_where_they_must(load: Load) -> None:
     assert words("score - (1 - k)") == "score−(1−k)"
     assert words("-(score + 1)") == "−(score+1)"
     assert words("(score / 2) ** 3") == "(score2)3"
-    assert words("abs(score // 2)") == "|⌊score2⌋|"
+    assert words("score + abs(k // 2)") == "score+|⌊k2⌋|"
     assert words("score if not (k < q and q < 5) else -score").startswith(
         "{score\u00a0if\u00a0¬(k<q\u00a0and\u00a0q<5)−score"
     )
@@ -543,3 +543,85 @@ def test_every_term_has_lines_in_every_kernel_that_attends(load: Load, variant: 
     for term in range(len(loaded.masks) + len(loaded.scores)):
         for name in ("attend", "learn_from_queries", "learn_from_keys"):
             assert any(term in found[line] for line in functions[name]), (term, name)
+
+
+# -- pictures without matplotlib, and pages of text ---------------------------------------------------------------
+
+
+def painted(svg: str, mask: Mask) -> Any:
+    """The colour of each pair, as a reader of the file paints one path after the other."""
+    names = {"s": "http://www.w3.org/2000/svg"}
+    found = np.full((mask.q_len, mask.k_len), "", object)
+    group = ElementTree.fromstring(svg).findall("s:g", names)[0]
+    for path in group.findall("s:path", names):
+        piece = r"M(\d+) (\d+)h(\d+)v(\d+)h-\3z"
+        assert re.fullmatch(f"({piece.replace('3', '4')})*", path.attrib["d"])
+        for x, y, wide, tall in re.findall(piece, path.attrib["d"]):
+            found[int(y) : int(y) + int(tall), int(x) : int(x) + int(wide)] = path.attrib["fill"]
+    return found
+
+
+@pytest.mark.parametrize("name", ["documents", "tree", "blocks", "odd", "everything", "nothing"])
+@pytest.mark.parametrize(("q_len", "k_len"), [(64, 64), (50, 90), (1, 70)])
+def test_an_svg_shows_elements_in_the_colours_of_their_tiles(load: Load, name: str, q_len: int, k_len: int) -> None:
+    found = mask(load(MASKS[name]), q_len, k_len)
+    tiling = found.tiles((4, 4))
+    shown, visible = painted(svg.svg(found, tiling, "a title"), found), by_hand(found)
+    for q, k in itertools.product(range(q_len), range(k_len)):
+        state, visit = tiling.states[q // 4, k // 4], tiling.visits[q // 4, k // 4]
+        mixed = picture.ORANGE if visible[q, k] else picture.PALE
+        plain = picture.BLUE if state == FULL else picture.GREY if visit == SKIPPED else picture.ROSE
+        assert shown[q, k] == (mixed if state == MIXED else plain), (q, k)
+
+
+def test_an_svg_of_many_elements_averages_them(load: Load) -> None:
+    found = mask(load(MASKS["strided"]), 4096, 4000)
+    shown = painted(svg.svg(found, found.tiles((128, 128)), "a title"), found)
+    shades = [np.array([int(c[i : i + 2], 16) for i in (1, 3, 5)]) for c in shown[::32, ::32].ravel()]
+    wanted = colour(picture.PALE) + (colour(picture.ORANGE) - colour(picture.PALE)) / 4
+    assert np.allclose(np.mean(shades, 0) / 255, wanted, atol=0.02)
+    assert (shown != "").all()
+
+
+def test_an_svg_tells_what_it_shows_and_holds_its_text(load: Load) -> None:
+    found = mask(load(MASKS["tree"]), 32, 64)
+    tiling = found.tiles((4, 4))
+    words = [t.text for t in ElementTree.fromstring(svg.svg(found, tiling, "<a> & b")).iter() if t.text]
+    assert "<a> & b" in words
+    for wanted in ("Tiles of 4 × 4", str(tiling.count(MIXED)), "empty, yet visited", f"{100 * tiling.saved:.1f} %"):
+        assert wanted in words
+
+
+def test_a_tree_of_guesses_is_drawn_behind_older_keys(load: Load) -> None:
+    assert explain.shape(load(MASKS["tree"])) == (16, 32)
+    assert explain.shape(load("mask: [tree, sliding_window: {size: 1000}]\n")) == (16, 4096)
+    assert explain.shape(load(MASKS["causal"])) == (1024, 1024)
+    assert explain.shape(load("mask: [sliding_window: {size: 100000}]\n")) == (16384, 16384)
+
+
+def test_blocks_are_squares_of_two_signs(load: Load, terminal: Callable[..., None]) -> None:
+    drawn = explain.draw(load(MASKS["causal"]), 32, 32)
+    wanted = ["██" * (i + 1) + "··" * (31 - i) for i in range(32)]
+    assert rows(drawn.blocks(), 32) == wanted
+    # whatever the terminal is
+    terminal(encoding="ascii")
+    assert rows(drawn.blocks(), 32) == wanted
+    assert rows(explain.draw(load(MASKS["causal"]), 128, 128).blocks(), 32)[1] == "██▒▒" + "··" * 30
+
+
+def test_markdown_shows_words_as_they_are() -> None:
+    for text, wanted in {
+        "a <b> & *c* [d](e) | f": r"a \<b\> \& \*c\* \[d\](e) \| f",
+        "_a_ a_b `c_*d*` e`": r"\_a\_ a_b `c_*d*` e\`",
+        "# a": r"\# a",
+        "1. a": r"1\. a",
+        "- a\nb": r"\- a b",
+    }.items():
+        assert markdown.words(text) == wanted
+    assert markdown.code("a `b` c") == "``a `b` c``"
+    assert markdown.fenced("```\na\n```\n", "text") == "````text\n```\na\n```\n````"
+    assert markdown.table(("a",), [("`b | c`",)]).splitlines()[2] == r"| `b \| c` |"
+    assert markdown.cited("A (2021), arXiv:2104.09864; doi:10.1038/s41586-1, B") == (
+        "A (2021), [arXiv:2104.09864](https://arxiv.org/abs/2104.09864); "
+        "[doi:10.1038/s41586-1](https://doi.org/10.1038/s41586-1), B"
+    )

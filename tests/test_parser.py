@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import warnings
 
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from attnforge import parser, vocabulary
 from attnforge.errors import Location, Problems
 from attnforge.evaluation import evaluate
 from attnforge.expression import Node
@@ -197,3 +199,70 @@ def test_types() -> None:
     assert good("q ** -1").type == "float"
     assert good("min(q, 2.0)").type == "float"
     assert good("0 <= q - k < 4", "mask").op == "and"
+
+
+# -- the vocabulary, which the reference tells ---------------------------------------------------------------------
+
+
+OPERANDS = {
+    "a": Input("a", (), "int"),
+    "b": Input("b", (), "int"),
+    "c": Input("c", (), "bool"),
+    "x": Input("x", (Axis("size", 8),)),
+}
+FORMS = [form for operator in vocabulary.OPERATORS for form in operator.forms]
+IN_CODE = {name: f.meaning.strip("`") for name, f in vocabulary.FUNCTIONS.items() if f.meaning.startswith("`")}
+
+
+def kinds(text: str, inputs: dict[str, Input]) -> list[str]:
+    """The kinds of expressions that a text is."""
+    found = []
+    for kind in ("mask", "score"):
+        problems = Problems()
+        scope = Scope(kind, {}, inputs)  # type: ignore[arg-type]
+        if parse(text, scope, lambda offset: Location("x", 1, offset + 1), problems):
+            found.append(kind)
+    return found
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_operator_of_the_vocabulary_is_taken(form: str) -> None:
+    table = {"x": Input("x", (Axis("size", 8), Axis("size", 8)))} if "," in form else {}
+    condition = any(sign in form for sign in ("<", ">", "==", "!=", "c ", "not"))
+    assert kinds(form, OPERANDS | table) == ["mask" if condition and " if " not in form else "score"]
+
+
+def test_the_vocabulary_tells_every_operator() -> None:
+    signs = {word for form in FORMS for word in form.split()} | {form[0] for form in FORMS}
+    assert {*parser._BINARY.values(), *parser._COMPARE.values(), "and", "or", "not", "if", "else"} <= signs
+
+
+@pytest.mark.parametrize("name", vocabulary.FUNCTIONS)
+def test_every_function_of_the_vocabulary_is_taken(name: str) -> None:
+    written = vocabulary.FUNCTIONS[name].arguments.replace("...", "7")
+    inputs = OPERANDS | {word: Input(word, ()) for word in ("x", "low", "high")}
+    assert kinds(f"{name}({written})", inputs) == ["score"]
+    assert kinds(f"{name}({written}, x, x, x)", inputs) == ([] if parser.ARGUMENTS[name] else ["score"])
+
+
+@pytest.mark.parametrize("name", IN_CODE)
+def test_meanings_in_code_are_true(name: str) -> None:
+    inputs = OPERANDS | {word: Input(word, ()) for word in ("x", "low", "high")}
+    call = f"{name}({vocabulary.FUNCTIONS[name].arguments})"
+
+    def value(text: str, **env: float) -> float:
+        scope = Scope("score", {}, inputs)
+        node = parse(text, scope, lambda offset: Location("x", 1, offset + 1), Problems())
+        assert node is not None, text
+        return float(evaluate(node, env))
+
+    for x, low, high, c in itertools.product((-7.5, -0.25, 0.5, 3.0), (-1.0, 2.0), (1.0, 4.0), (True, False)):
+        env = {"x": x, "a": x, "b": low, "low": low, "high": high, "c": c}
+        assert value(call, **env) == pytest.approx(value(IN_CODE[name], **env))
+
+
+@pytest.mark.parametrize("kind", ["mask", "score", "default"])
+def test_every_name_of_the_vocabulary_is_known_where_it_says(kind: str) -> None:
+    for name, known in vocabulary.NAMES.items():
+        _, mistakes = told(f"{name} < 3" if kind == "mask" else name, kind)
+        assert (not mistakes) == (kind in known.kinds), name

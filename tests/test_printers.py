@@ -16,7 +16,7 @@ import jinja2
 import pytest
 import torch
 
-from attnforge import constants, printers
+from attnforge import constants, printers, vocabulary
 from attnforge.expression import Node, Type
 
 MACROS = Path(__file__).parents[1] / "templates" / "macros"
@@ -244,3 +244,14 @@ def test_ties_split_the_gradient_as_torch_does() -> None:
     text = printers.torch(of("max", SCORE, 0.0), lambda leaf: str(leaf.value))
     eval(text, {"torch": torch, "score": score, "dtype": torch.float64}).sum().backward()
     assert score.grad is not None and score.grad.item() == 0.5
+
+
+@pytest.mark.parametrize("name", sorted(vocabulary.FUNCTIONS))
+def test_every_function_of_the_language_is_printed(name: str) -> None:
+    # clamp and where are made of other operations
+    if name not in ("clamp", "where"):
+        count = vocabulary.FUNCTIONS[name].count or 2
+        node = of(name, *(SCORE,) * count)
+        assert name in constants.OPERATIONS
+        assert "score" in printers.triton(node, lambda leaf: str(leaf.value))
+        assert "score" in printers.torch(node, lambda leaf: str(leaf.value))

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from attnforge import resources, schema, spec, starter
+from attnforge import inputs, resources, schema, spec, starter
 from attnforge.errors import SpecError
 
 GOOD = [
@@ -46,8 +46,39 @@ def test_the_schema_knows_every_key() -> None:
     assert set(made["properties"]) == set(spec.KEYS)
     assert made["additionalProperties"] is False
     assert made["required"] == ["name"]
-    inputs = made["$defs"]["InputModel"]["properties"]
-    assert set(inputs) == {"axes", "dtype", "grad", "scan", "default", "description"}
+    keys = made["$defs"]["InputModel"]["properties"]
+    assert set(keys) == {"axes", "dtype", "grad", "scan", "default", "description"}
+
+
+def test_every_key_is_explained() -> None:
+    made = schema.schema()
+    models = [made, made["$defs"]["InputModel"], made["$defs"]["RopeModel"]]
+    for name, field in ((name, field) for model in models for name, field in model["properties"].items()):
+        assert len(field.get("description", "")) > 8, name
+
+
+def test_every_axis_is_explained() -> None:
+    told = [axis for meaning in schema.AXES for axis in meaning.axes]
+    assert {axis for axis in told if axis.isidentifier()} == set(inputs.AXES)
+    schema.InputModel.model_validate({"axes": [int(axis) if axis.isdigit() else axis for axis in told[:6]]})
+    for axis in told:
+        schema.InputModel.model_validate({"axes": [int(axis) if axis.isdigit() else axis]})
+
+
+def test_editors_hear_of_every_axis() -> None:
+    told = schema.schema()["$defs"]["InputModel"]["properties"]["axes"]["items"]["description"]
+    assert all(f"`{axis}`" in told for meaning in schema.AXES for axis in meaning.axes)
+
+
+def test_limits_are_those_of_the_loader(tmp_path: Path) -> None:
+    long, axes = "x" * 301, ", ".join(["batch", "head", "query", "4", "4", "4", "4"])
+    for text in (
+        f"citation: {long}\n",
+        "mask: [" + ", ".join(["causal"] * 51) + "]\n",
+        f"score: [expr: 'score + a[0, 0, 0, 0]']\ninputs: {{a: {{axes: [{axes}]}}}}\n",
+        "targets: []\n",
+    ):
+        test_the_schema_refuses_what_the_loader_refuses(text, tmp_path)
 
 
 def test_the_schema_is_json_and_names_the_shipped_terms() -> None:

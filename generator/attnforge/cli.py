@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 
 _PATH = click.Path(path_type=Path)
 DIFFERENT, WRONG_INPUT, OWN_FAULT = 1, 2, 3
+EXIT_CODES = {
+    0: "good",
+    DIFFERENT: "a check or test found a difference",
+    WRONG_INPUT: "the input is wrong",
+    OWN_FAULT: "the program's own fault",
+}
 
 
 class _Program(click.Group):
@@ -41,7 +47,11 @@ class _Program(click.Group):
             ctx.exit(OWN_FAULT)
 
 
-@click.group(cls=_Program, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.group(
+    cls=_Program,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+    epilog="Exit codes: " + "; ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items()) + ".",
+)
 @click.version_option(__version__, prog_name="attnforge")
 def main() -> None:
     """Turns attention variants, written as YAML, into readable Triton kernel packages.
@@ -97,12 +107,20 @@ def check(specs: Sequence[str]) -> None:
 
 @main.command()
 @click.argument("specs", metavar="SPEC...", nargs=-1, required=True)
-@click.option("-o", "--out", type=_PATH, default=Path("generated"), metavar="DIR")
+@click.option(
+    "-o",
+    "--out",
+    type=_PATH,
+    default=Path("generated"),
+    metavar="DIR",
+    help="The folder of the packages.",
+    show_default=True,
+)
 @click.option("--check", "checks", is_flag=True, help="Write nothing; exit 1 if a file is not what a render gives.")
 @click.option("--diff", "diffs", is_flag=True, help="Write nothing; show what a render changes, exit 1 if it does.")
 @click.option("--force", is_flag=True, help="Overwrite files that were edited by hand.")
 def render(specs: Sequence[str], out: Path, checks: bool, diffs: bool, force: bool) -> None:
-    """Write the packages of the specs into DIR, by default ./generated."""
+    """Write the packages of the specs into a folder."""
     if checks and diffs:
         raise click.UsageError("--check and --diff cannot both be given")
     from . import emit
@@ -142,15 +160,21 @@ def test(specs: Sequence[str], cpu: bool) -> None:
 @click.option("--shape", metavar="Tq,Tk", help="Draw the mask for this many queries and keys.")
 @click.option("--png", metavar="FILE", type=_PATH, help="Write the picture there; needs matplotlib.")
 @click.option("--html", metavar="FILE", type=_PATH, help="Write a page to explore there.")
-def explain(spec: str, shape: str | None, png: Path | None, html: Path | None) -> None:
+@click.option(
+    "--md", metavar="FILE", type=_PATH, help="Write a page in Markdown there, and its picture as .svg beside it."
+)
+def explain(spec: str, shape: str | None, png: Path | None, html: Path | None, md: Path | None) -> None:
     """Show the formula, its derivatives, the tile ranges and which tiles a mask skips."""
     from . import explain as explanation
+    from . import sheet, summary
 
     sizes = _sizes(shape) if shape else None
-    loaded = _one(spec)
-    if sizes is None and (png or html):
-        sizes = (explanation.length(loaded),) * 2
-    _echo(explanation.text(loaded))
+    path, loaded = next(iter(_load([spec]).items()))
+    if md and md.suffix == ".svg":
+        raise click.BadParameter(f"expected another ending than that of the picture, got {md}", param_hint="--md")
+    if sizes is None and (png or html or md):
+        sizes = explanation.shape(loaded)
+    _echo(summary.text(loaded))
     if sizes:
         drawn = explanation.draw(loaded, *sizes)
         _echo("\n" + drawn.text())
@@ -158,13 +182,31 @@ def explain(spec: str, shape: str | None, png: Path | None, html: Path | None) -
             drawn.png(png)
         if html:
             html.write_text(explanation.page(loaded, *sizes), encoding="utf-8", newline="\n")
+        if md:
+            for file, text in sheet.Sheet(drawn, path, md, Path.cwd()).files().items():
+                file.write_text(text, encoding="utf-8", newline="\n")
 
 
 @main.command()
 @click.argument("spec")
-@click.option("--arch", "archs", metavar="sm_90,...", default="sm_80,sm_90,sm_100,sm_120,gfx942", show_default=True)
-@click.option("--head-dim", default=128, show_default=True, type=click.IntRange(1, 256))
-@click.option("--dtype", default="bf16", show_default=True, type=click.Choice(["bf16", "fp16", "fp32"]))
+@click.option(
+    "--arch",
+    "archs",
+    metavar="sm_90,...",
+    default="sm_80,sm_90,sm_100,sm_120,gfx942",
+    show_default=True,
+    help="Architectures to compile for.",
+)
+@click.option(
+    "--head-dim", default=128, show_default=True, type=click.IntRange(1, 256), help="Head size of q, k and v."
+)
+@click.option(
+    "--dtype",
+    default="bf16",
+    show_default=True,
+    type=click.Choice(["bf16", "fp16", "fp32"]),
+    help="Type of q, k and v.",
+)
 def inspect(spec: str, archs: str, head_dim: int, dtype: str) -> None:
     """Compile each kernel without a GPU; show registers, spills, shared memory and matrix instructions."""
     import tempfile

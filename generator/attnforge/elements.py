@@ -20,6 +20,7 @@ SKIPPED, MASKED, PLAIN = range(3)  # what kernels do with a tile: nothing, all o
 _LATTICE = 16  # points per side
 _BUDGET = 2**29  # elements that are evaluated to tell tiles apart
 _CHUNK = 2**21  # of them at once
+_SAMPLES = 4  # points per side that a pixel of several elements averages
 
 
 def evaluate(node: Node, env: Mapping[str, Any]) -> Any:
@@ -180,3 +181,44 @@ class Mask:
                 all_ &= shown.all((1, 2))
             alike = np.where(all_, FULL, EMPTY) if every else UNKNOWN
             states[tuple(tiles.T)] = np.where(some & ~all_, MIXED, alike)
+
+
+@dataclass(frozen=True)
+class Raster:
+    """A mask in pixels of `side` queries and keys; arrays by row and column of pixels."""
+
+    side: int
+    shares: Any  # of the pairs of each that are visible, in sixteenths
+    states: Any  # of the tile around it
+    visits: Any
+
+
+def raster(mask: Mask, tiling: Tiling, longest: int) -> Raster:
+    """The pixels of a picture whose longer side has at most so many; one of many elements averages a sample."""
+    import numpy as np
+
+    side = power(-(-max(mask.q_len, mask.k_len) // longest))
+    samples = min(side, _SAMPLES)
+    rows, keys = (_points(length, side, samples) for length in (mask.q_len, mask.k_len))
+    shares = np.empty((len(rows), len(keys)), np.int8)
+    strip = max(1, _CHUNK // keys.size)
+    for start in range(0, len(rows), strip):
+        shown = mask.visible(rows[start : start + strip].reshape(-1, 1), keys.reshape(1, -1))
+        counts = shown.reshape(-1, samples, len(keys), samples).sum((1, 3))
+        shares[start : start + strip] = counts * (16 // samples**2)
+    row, key = (np.arange(len(points)) * side // size for points, size in zip((rows, keys), tiling.size, strict=True))
+    return Raster(side, shares, tiling.states[row[:, None], key], tiling.visits[row[:, None], key])
+
+
+def _points(length: int, side: int, samples: int) -> Any:
+    """For each pixel along an axis the positions that it averages; steps of unequal length see no false patterns."""
+    import numpy as np
+
+    i = np.arange(-(-length // side) * samples)
+    found = ((i + (i * 0.6180339887498949) % 1) * (side / samples)).astype(int) if side > 1 else i
+    return np.minimum(found, length - 1).reshape(-1, samples)
+
+
+def power(value: int) -> int:
+    """The power of two that is no less."""
+    return 1 << (value - 1).bit_length()

@@ -16,6 +16,7 @@ from .constants import constant
 from .errors import Problems
 from .expression import Node, Type
 from .syntax import Place, syntax
+from .vocabulary import FUNCTIONS, NAMES, Kind
 
 if TYPE_CHECKING:
     from .inputs import Input
@@ -23,22 +24,11 @@ if TYPE_CHECKING:
 LARGEST, LARGEST_FLOAT = 2**28, 3.4e38  # of a whole number, and of what float32 holds
 LARGEST_TABLE = 2**16  # entries of an axis of a table
 TALLEST = 100  # levels of a tree: what joins many parts nests them
-FLOAT_FUNCTIONS = ("exp", "log", "sqrt", "tanh", "sigmoid", "softplus", "sin", "cos")
-ARGUMENTS = {
-    **dict.fromkeys(FLOAT_FUNCTIONS, 1),
-    "abs": 1,
-    "floor": 1,
-    "clamp": 3,
-    "where": 3,
-    "min": None,
-    "max": None,
+ARGUMENTS = {name: function.count for name, function in FUNCTIONS.items()}
+VARIABLES: dict[Kind, tuple[str, ...]] = {
+    kind: tuple(name for name, known in NAMES.items() if kind in known.kinds) for kind in ("mask", "score", "default")
 }
-VARIABLES = {
-    "mask": ("q", "k", "b", "h", "kv_h", "q_len", "k_len"),
-    "score": ("score", "q", "k", "b", "h", "kv_h", "q_len", "k_len"),
-    "default": ("h", "heads"),
-}
-WORDS = frozenset(ARGUMENTS) | frozenset(name for names in VARIABLES.values() for name in names)
+WORDS = frozenset(ARGUMENTS) | frozenset(NAMES)
 
 _BINARY = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%", ast.Pow: "**"}
 _COMPARE = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!="}
@@ -66,7 +56,7 @@ class Runtime:
 class Scope:
     """What an expression may name."""
 
-    kind: Literal["mask", "score", "default"]
+    kind: Kind
     options: Mapping[str, int | float | bool | Runtime] = field(default_factory=dict)
     inputs: Mapping[str, Input] = field(default_factory=dict)
     wrong: Collection[str] = ()  # inputs whose declaration was refused: reading one is no second mistake

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .elements import EMPTY, FULL, MIXED, SKIPPED, UNKNOWN, Mask, Tiling
+from .elements import EMPTY, FULL, MIXED, SKIPPED, UNKNOWN, Mask, Tiling, power, raster
 
 BLUE, ORANGE, PALE, ROSE, GREY = "#3b76af", "#e8862e", "#fbe7d0", "#f6d9dc", "#eceff3"
-_INK, _QUIET = "#1f2933", "#616e7c"
+INK, QUIET = "#1f2933", "#616e7c"
 _LONGEST = 1024  # pixels of the picture's longer side
-_SAMPLES = 4  # points per side that a pixel of several elements averages
 _LINES = 32  # of the grid, at most, in one direction
 _TICKS = 8
 _WIDE, _TALL, _LEAST = 9.6, 7.4, 5.2  # of the picture in inches; it is lower where the mask is wide
@@ -37,16 +36,13 @@ def write(path: Path, mask: Mask, tiling: Tiling, caption: Caption) -> None:
     from matplotlib.figure import Figure
 
     # the font that matplotlib brings, whatever else is installed
-    with matplotlib.rc_context({"font.family": "DejaVu Sans", "text.color": _INK, "axes.edgecolor": _QUIET}):
-        # a long decoding step has few queries: elements need not be square
-        ratio = mask.k_len / mask.q_len
-        square = 1 / 3 <= ratio <= 3
-        tall = min(_TALL, max(_LEAST, _PLOT / ratio + _AROUND)) if square else _TALL
+    with matplotlib.rc_context({"font.family": "DejaVu Sans", "text.color": INK, "axes.edgecolor": QUIET}):
+        tall = min(_TALL, max(_LEAST, _PLOT * mask.q_len / mask.k_len + _AROUND)) if square(mask) else _TALL
         figure = Figure(figsize=(_WIDE, tall), dpi=150, facecolor="white")
         FigureCanvasAgg(figure)
         axes = figure.add_axes((0.085, _up(figure, 0.115), _PLOT / _WIDE, (tall - _AROUND) / tall))
         _elements(axes, mask, tiling)
-        axes.set_aspect("equal" if square else "auto", anchor="NW")
+        axes.set_aspect("equal" if square(mask) else "auto", anchor="NW")
         _axes(axes, mask, tiling.size)
         _words(figure, mask, caption)
         _legend(figure, tiling)
@@ -64,46 +60,67 @@ def pixels(mask: Mask, tiling: Tiling) -> Any:
     import numpy as np
     from matplotlib.colors import to_rgb
 
-    longest = max(mask.q_len, mask.k_len)
-    side = _power(-(-longest // _LONGEST))
-    samples = min(side, _SAMPLES)
-    rows, keys = (_points(length, side, samples) for length in (mask.q_len, mask.k_len))
-    shares = np.empty((len(rows), len(keys)), np.float32)
-    strip = max(1, 2**21 // keys.size)
-    for start in range(0, len(rows), strip):
-        shown = mask.visible(rows[start : start + strip].reshape(-1, 1), keys.reshape(1, -1))
-        shares[start : start + strip] = shown.reshape(-1, samples, len(keys), samples).mean((1, 3))
-    row, key = (np.arange(len(points)) * side // size for points, size in zip((rows, keys), tiling.size, strict=True))
-    states, visits = tiling.states[row[:, None], key], tiling.visits[row[:, None], key]
+    drawn = raster(mask, tiling, _LONGEST)
     blue, orange, pale, rose, grey = (np.array(to_rgb(c), np.float32) for c in (BLUE, ORANGE, PALE, ROSE, GREY))
-    mixed = pale + (orange - pale) * shares[..., None]
-    plain = np.where((states == FULL)[..., None], blue, np.where((visits == SKIPPED)[..., None], grey, rose))
-    return np.where(((states == MIXED) | (states == UNKNOWN))[..., None], mixed, plain)
+    mixed = pale + (orange - pale) * (drawn.shares[..., None] / 16)
+    plain = np.where(
+        (drawn.states == FULL)[..., None], blue, np.where((drawn.visits == SKIPPED)[..., None], grey, rose)
+    )
+    return np.where(((drawn.states == MIXED) | (drawn.states == UNKNOWN))[..., None], mixed, plain)
 
 
-def _points(length: int, side: int, samples: int) -> Any:
-    """For each pixel along an axis the positions that it averages; steps of unequal length see no false patterns."""
-    import numpy as np
+@dataclass(frozen=True)
+class Entry:
+    """A line of the legend: a state of tiles, in its colours, and how many are in it."""
 
-    i = np.arange(-(-length // side) * samples)
-    found = ((i + (i * 0.6180339887498949) % 1) * (side / samples)).astype(int) if side > 1 else i
-    return np.minimum(found, length - 1).reshape(-1, samples)
+    colours: tuple[str, ...]
+    name: str
+    meaning: str
+    count: int
+
+
+def legend(tiling: Tiling) -> list[Entry]:
+    """What the colours mean."""
+    entries = [
+        Entry((BLUE,), "full", "every pair is visible", tiling.count(FULL)),
+        Entry((ORANGE, PALE), "mixed", "visible and hidden pairs", tiling.count(MIXED)),
+        Entry((GREY,), "empty", "no pair is visible", tiling.count(EMPTY) - tiling.vain),
+    ]
+    if tiling.vain:
+        entries.append(Entry((ROSE,), "empty, yet visited", "only the elements can tell", tiling.vain))
+    if tiling.count(UNKNOWN):
+        entries.append(Entry((ORANGE, PALE), "visited", "too large to look into", tiling.count(UNKNOWN)))
+    return entries
+
+
+def borders(length: int, side: int) -> range:
+    """Where lines part tiles along an axis; of many tiles only every second, fourth, ... border gets one."""
+    every = side * power(-(-length // (side * _LINES)))
+    return range(every, length, every)
+
+
+def ticks(length: int) -> range:
+    """Where numbers stand along an axis."""
+    return range(0, length + 1, power(-(-length // _TICKS)))
+
+
+def square(mask: Mask) -> bool:
+    """Whether elements are drawn as squares: a long decoding step has few queries, its elements need not be."""
+    return 1 / 3 <= mask.k_len / mask.q_len <= 3
 
 
 def _axes(axes: Any, mask: Mask, size: tuple[int, int]) -> None:
     shift = mask.shift
     for axis, length, side, first in ((axes.yaxis, mask.q_len, size[0], shift), (axes.xaxis, mask.k_len, size[1], 0)):
-        # of many tiles only every second, fourth, ... border gets a line
-        every = side * _power(-(-length // (side * _LINES)))
-        lines = [first + at for at in range(every, length, every)]
+        lines = [first + at for at in borders(length, side)]
         draw = axes.axhline if axis is axes.yaxis else axes.axvline
         for at in lines:
             draw(at, color="white", linewidth=0.7 if len(lines) <= _LINES // 2 else 0.45, alpha=0.9)
-        ticks = [first + at for at in range(0, length + 1, _power(-(-length // _TICKS)))]
-        axis.set_ticks(ticks, [_number(at) for at in ticks])
-    axes.tick_params(labelsize=8.5, colors=_QUIET, length=3)
-    axes.set_xlabel("position of the key, k", fontsize=10, color=_INK, labelpad=6)
-    axes.set_ylabel("position of the query, q", fontsize=10, color=_INK, labelpad=6)
+        places = [first + at for at in ticks(length)]
+        axis.set_ticks(places, [number(at) for at in places])
+    axes.tick_params(labelsize=8.5, colors=QUIET, length=3)
+    axes.set_xlabel("position of the key, k", fontsize=10, color=INK, labelpad=6)
+    axes.set_ylabel("position of the query, q", fontsize=10, color=INK, labelpad=6)
     for spine in axes.spines.values():
         spine.set_linewidth(0.8)
 
@@ -120,17 +137,17 @@ def _up(figure: Any, y: float) -> float:
 
 def _words(figure: Any, mask: Mask, caption: Caption) -> None:
     figure.text(0.03, _down(figure, 0.955), _plain(caption.name), fontsize=16, fontweight="bold")
-    lengths = f"{_number(mask.q_len)} queries, {_number(mask.k_len)} keys"
-    figure.text(0.97, _down(figure, 0.958), lengths, fontsize=11, color=_QUIET, ha="right")
+    lengths = f"{number(mask.q_len)} queries, {number(mask.k_len)} keys"
+    figure.text(0.97, _down(figure, 0.958), lengths, fontsize=11, color=QUIET, ha="right")
     description = textwrap.shorten(caption.description, 110, placeholder=" ...")
-    figure.text(0.03, _down(figure, 0.918), _plain(description), fontsize=10, color=_QUIET)
+    figure.text(0.03, _down(figure, 0.918), _plain(description), fontsize=10, color=QUIET)
     for i, line in enumerate(_lines(caption.formula, 95, 2)):
         figure.text(0.03, _down(figure, 0.888 - 0.024 * i), _plain(line), fontsize=9, family="DejaVu Sans Mono")
     if caption.notes:
         lines = _lines(f"Sample: {'; '.join(caption.notes)}.", 130, 2)
         for i, line in enumerate(lines):
             y = _up(figure, 0.017 + 0.022 * (len(lines) - 1 - i))
-            figure.text(0.03, y, _plain(line), fontsize=8.5, color=_QUIET)
+            figure.text(0.03, y, _plain(line), fontsize=8.5, color=QUIET)
 
 
 def _lines(text: str, width: int, most: int) -> list[str]:
@@ -145,44 +162,31 @@ def _lines(text: str, width: int, most: int) -> list[str]:
 def _legend(figure: Any, tiling: Tiling) -> None:
     from matplotlib.patches import Rectangle
 
-    entries = [
-        ((BLUE,), "full", "every pair is visible", tiling.count(FULL)),
-        ((ORANGE, PALE), "mixed", "visible and hidden pairs", tiling.count(MIXED)),
-        ((GREY,), "empty", "no pair is visible", tiling.count(EMPTY) - tiling.vain),
-    ]
-    if tiling.vain:
-        entries.append(((ROSE,), "empty, yet visited", "only the elements can tell", tiling.vain))
-    if tiling.count(UNKNOWN):
-        entries.append(((ORANGE, PALE), "visited", "too large to look into", tiling.count(UNKNOWN)))
     x, y, box = 0.725, 0.835, _up(figure, 0.034)
 
     def write(x: float, y: float, text: str, **style: Any) -> None:
         figure.text(x, _down(figure, y), text, **style)
 
     write(x, y, f"Tiles of {tiling.size[0]} × {tiling.size[1]}", fontsize=11, fontweight="bold")
-    for colours, name, meaning, count in entries:
+    for entry in legend(tiling):
         y -= 0.066
         corner = (x, _down(figure, y))
-        for i, colour in enumerate(colours):
-            width = 0.026 / len(colours)
+        for i, colour in enumerate(entry.colours):
+            width = 0.026 / len(entry.colours)
             place = (x + i * width, corner[1])
             figure.add_artist(Rectangle(place, width, box, facecolor=colour, edgecolor="none"))
         figure.add_artist(Rectangle(corner, 0.026, box, fill=False, edgecolor="#9aa5b1", linewidth=0.6))
-        write(x + 0.036, y + 0.019, name, fontsize=10)
-        write(x + 0.036, y - 0.003, meaning, fontsize=8, color=_QUIET)
-        write(0.97, y + 0.019, _number(count), fontsize=10, ha="right")
+        write(x + 0.036, y + 0.019, entry.name, fontsize=10)
+        write(x + 0.036, y - 0.003, entry.meaning, fontsize=8, color=QUIET)
+        write(0.97, y + 0.019, number(entry.count), fontsize=10, ha="right")
     write(x, y - 0.1, f"{100 * tiling.saved:.1f} %", fontsize=22, fontweight="bold")
     write(x, y - 0.13, "of the work saved", fontsize=10)
-    visited = f"{_number(tiling.visited)} of {_number(tiling.total)} tiles are visited"
-    write(x, y - 0.158, visited, fontsize=8.5, color=_QUIET)
+    visited = f"{number(tiling.visited)} of {number(tiling.total)} tiles are visited"
+    write(x, y - 0.158, visited, fontsize=8.5, color=QUIET)
 
 
-def _power(value: int) -> int:
-    """The power of two that is no less."""
-    return 1 << (value - 1).bit_length()
-
-
-def _number(value: int) -> str:
+def number(value: int) -> str:
+    """A number as pictures show it, its thousands apart."""
     return f"{value:,}".replace(",", "\u2009").replace("-", "\u2212")
 
 

@@ -57,6 +57,26 @@ def page(values: dict[str, Any]) -> str:
     return _text("page/page.html.jinja", values, escape=True)
 
 
+def sheet(values: dict[str, Any]) -> str:
+    """The page of a variant in Markdown."""
+    return _text("docs/variant.md.jinja", values)
+
+
+def index(values: dict[str, Any]) -> str:
+    """The page that links the pages of all shipped variants."""
+    return _text("docs/variants.md.jinja", values)
+
+
+def reference(values: dict[str, Any]) -> str:
+    """The reference of the spec language and the commands."""
+    return _text("docs/reference.md.jinja", values)
+
+
+def signature(planned: plan.Plan) -> str:
+    """The head of `attention` as its package has it."""
+    return _python("docs/signature.py.jinja", {"plan": planned})
+
+
 def export(spec: Spec, to: str) -> str:
     """A module with the variant of a spec for another library; `to` names it. Raises flex.Inexpressible."""
     planned = plan.build(spec)

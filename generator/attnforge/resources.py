@@ -40,7 +40,7 @@ def templates_digest() -> bytes:
     digest = hashlib.sha256()
     root = templates()
     for path in sorted(root.rglob("*.jinja"), key=lambda p: p.relative_to(root).as_posix()):
-        if path.parent in (root / "page", root / "export"):
+        if path.parent in (root / "page", root / "export", root / "docs"):
             continue
         text = path.read_bytes()
         digest.update(f"{path.relative_to(root).as_posix()}\0{len(text)}\0".encode())

@@ -5,16 +5,48 @@ The loader reports mistakes with their places, which no schema can; this one is 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 from . import resources
 from .parser import LARGEST_TABLE
+from .spec import MOST_TERMS
 
 Axis = Literal["batch", "head", "kv_head", "query", "key", "token"]
 Blocks = Annotated[str, Field(pattern=r"^(query|key) *// *[1-9][0-9]*$")]
+Size = Annotated[int, Field(ge=1, le=LARGEST_TABLE)]
 Word = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=60)]
+Line = Annotated[str, Field(max_length=300)]
+
+
+@dataclass(frozen=True)
+class AxisMeaning:
+    """What stands along axes of an input, and how expressions read them."""
+
+    axes: tuple[str, ...]
+    holds: str
+    read: str
+
+
+AXES = (
+    AxisMeaning(("batch", "head", "kv_head"), "one entry for each", "by itself"),
+    AxisMeaning(
+        ("query", "key"), "one entry for each row of that side", "by itself; standing twice, by hand: `tree_mask[q, k]`"
+    ),
+    AxisMeaning(("query // 64", "key // 64"), "one entry for 64 positions of that side", "by itself"),
+    AxisMeaning(
+        ("token",),
+        "one entry for each key; no more queries than keys",
+        "by hand, at any whole number inside: `x[q]`, `x[max(k - 1, 0)]`",
+    ),
+    AxisMeaning(
+        ("32",),
+        "a table of 32 entries",
+        "by hand: `table[min(abs(q - k), 31)]`; an index outside is moved to the nearest entry",
+    ),
+)
 
 
 class _Model(BaseModel):
@@ -24,23 +56,33 @@ class _Model(BaseModel):
 class InputModel(_Model):
     """A tensor (or, without axes, a number) that expressions read and `attention` takes as a keyword."""
 
-    axes: list[Axis | Annotated[int, Field(ge=1, le=LARGEST_TABLE)] | Blocks] = Field(
-        description="What the tensor is indexed by: a number is the size of a table, [] means a number of the call."
+    axes: list[Axis | Size | Blocks] = Field(
+        max_length=6,
+        description="What the tensor is indexed by, in any order; `[]`: a number of the call.",
     )
-    dtype: Literal["float", "int", "bool"] = "float"
-    grad: bool = Field(False, description="Whether it gets a gradient; float inputs of score terms only.")
-    scan: Literal["cumsum"] | None = Field(None, description="Terms read its cumulative sum over the tokens.")
+    dtype: Literal["float", "int", "bool"] = Field("float", description="Its values; `bool`: truth values.")
+    grad: bool = Field(False, description="Whether it gets a gradient: float inputs of score terms only.")
+    scan: Literal["cumsum"] | None = Field(
+        None,
+        description="Expressions see the cumulative sum over tokens, taken in float32 and restarted at each sequence.",
+    )
     default: str | float | None = Field(
-        None, description="Its value where none is given: an expression of h and heads."
+        None,
+        description="Its value where none is given: a number or an expression of `h` and `heads`, "
+        "for inputs with no axis but `head`.",
     )
-    description: str = ""
+    description: Line = Field("", description="What it is; goes into the docstring of `attention`.")
 
 
 class RopeModel(_Model):
-    """Rotary embedding of q and k."""
+    """Rotary embedding of q and k by `cos` and `sin`."""
 
-    layout: Literal["half", "interleaved"]
-    dims: Literal["all"] | Annotated[int, Field(ge=2, le=256, multiple_of=2)] = "all"
+    layout: Literal["half", "interleaved"] = Field(
+        description="`half`: component i turns with component i + dims / 2; `interleaved`: neighbours turn together."
+    )
+    dims: Literal["all"] | Annotated[int, Field(ge=2, le=256, multiple_of=2)] = Field(
+        "all", description="How many components turn, the first ones."
+    )
 
 
 class TermModel(RootModel[str | dict[str, Any]]):
@@ -50,19 +92,42 @@ class TermModel(RootModel[str | dict[str, Any]]):
 class SpecModel(_Model):
     """One attention variant."""
 
-    name: Word = Field(description="The file's name without .yaml; names the generated package.")
-    group: str = Field("", max_length=300, description="Where `attnforge list` shows it.")
-    description: str = Field("", max_length=300)
-    citation: str = Field("", max_length=300, description="The paper or model that it stems from.")
-    layout: Literal["dense", "packed"] = "dense"
-    heads: Literal["grouped", "equal"] = "grouped"
-    rope: RopeModel | Literal[False] | None = None
-    mask: list[TermModel] = Field([], description="A key is visible when every term allows it.")
-    score: list[TermModel] = Field([], description="Applied in order to score = scale * (q . k).")
-    sink: bool = Field(False, description="A learned logit of each query head joins the denominator: `sinks`.")
-    dropout: bool = Field(False, description="Dropout of the weights, after the softmax: `dropout_p` and `seed`.")
-    inputs: dict[Word, InputModel] = Field({}, description="What the inline expressions of this file read.")
-    targets: list[Literal["portable"]] = ["portable"]
+    name: Word = Field(description="The file's name without `.yaml`; the name of the generated package.")
+    description: Line = Field("", description="Goes into the generated docstrings.")
+    citation: Line = Field("", description="The model or paper that it stems from; goes there too.")
+    group: Line = Field("", description="Under which `attnforge list` shows it.")
+    layout: Literal["dense", "packed"] = Field(
+        "dense",
+        description="`dense`: batches of equal lengths; "
+        "`packed`: sequences of any lengths in one tensor, cut by `cu_seqlens`.",
+    )
+    heads: Literal["grouped", "equal"] = Field(
+        "grouped",
+        description="`grouped`: the query heads are any multiple of the key heads (MHA, GQA, MQA); "
+        "`equal`: as many of both.",
+    )
+    rope: RopeModel | Literal[False] | None = Field(None, description="Rotary embedding of q and k.")
+    mask: list[TermModel] = Field(
+        [], max_length=MOST_TERMS, description="A key is visible when every term allows it; no list: every key."
+    )
+    score: list[TermModel] = Field(
+        [],
+        max_length=MOST_TERMS,
+        description="Applied in order to `score = scale * (q . k)`, in natural-log units.",
+    )
+    sink: bool = Field(
+        False,
+        description="`sinks` (Hq,), a learned logit of each query head, joins the denominator and carries no value.",
+    )
+    dropout: bool = Field(
+        False, description="Drops a share `dropout_p` of the weights, after the softmax, as `seed` says."
+    )
+    inputs: dict[Word, InputModel] = Field(
+        {}, description="Extra tensors and numbers that the inline expressions of this file read."
+    )
+    targets: list[Literal["portable"]] = Field(
+        ["portable"], min_length=1, description="Which kernels to render; only the portable ones are there so far."
+    )
 
 
 def schema() -> dict[str, Any]:
@@ -70,6 +135,8 @@ def schema() -> dict[str, Any]:
     made = SpecModel.model_json_schema()
     made["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     made["title"] = "An attnforge spec"
+    along = (f"{', '.join(f'`{axis}`' for axis in a.axes)}: {a.holds}; read {a.read}." for a in AXES)
+    made["$defs"]["InputModel"]["properties"]["axes"]["items"]["description"] = "\n".join(along)
     words = sorted(path.stem for path in (resources.specs() / "terms").glob("*.yaml"))
     made["$defs"]["TermModel"]["anyOf"][0]["examples"] = words
     return made

@@ -43,13 +43,18 @@ def text(name: str, origin: Path | None) -> str:
     return re.sub(r"(?m)^name:.*$", f"name: {name}", origin.read_text(encoding="utf-8"), count=1)
 
 
-def shipped() -> dict[str, list[tuple[str, str]]]:
-    """The shipped variants by group, and the terms by kind, with the description of each."""
+def variants() -> dict[str, list[tuple[str, str]]]:
+    """The shipped variants by group, with the description of each."""
     found: dict[str, list[tuple[str, str]]] = {}
     for path in resources.variants().values():
         variant = _described(path)
         found.setdefault(variant["group"], []).append((path.stem, variant["description"]))
-    found = dict(sorted(found.items())) | {"Mask terms": [], "Score terms": []}
+    return dict(sorted(found.items()))
+
+
+def shipped() -> dict[str, list[tuple[str, str]]]:
+    """The shipped variants by group, and the terms by kind, with the description of each."""
+    found = variants() | {"Mask terms": [], "Score terms": []}
     for path in sorted((resources.specs() / "terms").glob("*.yaml")):
         term = _described(path)
         found[f"{term['kind'].title()} terms"].append((path.stem, term["description"]))

@@ -28,10 +28,19 @@ def draw(mask: Mask, tiling: Tiling, notes: Sequence[str]) -> str:
     drawable = console.is_terminal and _encodes(console.encoding)
     if drawable and console.color_system and not console.no_color:
         return _coloured(console, mask, tiling, signs, notes)
-    marks = _SHADES if drawable else _PLAIN
-    rows = ["".join(marks[state] for state in row) for row in signs.states.tolist()]
+    return "\n".join([*_told(mask, tiling, notes), *_signs(signs, _SHADES if drawable else _PLAIN, 1)])
+
+
+def blocks(mask: Mask, tiling: Tiling, notes: Sequence[str]) -> str:
+    """The drawing as text for a page, in block characters: two side by side make a square."""
+    side = _side(mask, _MOST // 2)
+    return "\n".join([*_told(mask, tiling, notes), *_signs(mask.tiles((side, side)), _SHADES, 2)])
+
+
+def _signs(signs: Tiling, marks: str, wide: int) -> list[str]:
     keys = [f"{marks[state]} {_MEANING[state]}" for state in _MEANING if state != UNKNOWN or signs.count(UNKNOWN)]
-    return "\n".join([*_told(mask, tiling, notes), f"  {'   '.join(keys)}   in {side} x {side} pairs", "", *_in(rows)])
+    rows = ["  " + "".join(marks[state] * wide for state in row) for row in signs.states.tolist()]
+    return [f"  {'   '.join(keys)}   in {signs.size[0]} x {signs.size[1]} pairs", "", *rows]
 
 
 def _told(mask: Mask, tiling: Tiling, notes: Sequence[str]) -> list[str]:
@@ -46,10 +55,6 @@ def _told(mask: Mask, tiling: Tiling, notes: Sequence[str]) -> list[str]:
         f"{100 * tiling.saved:.1f} % of the work saved",
     ]
     return [*lines, *([f"  sample: {'; '.join(notes)}"] if notes else [])]
-
-
-def _in(rows: Sequence[str]) -> list[str]:
-    return [f"  {row}" for row in rows]
 
 
 def _side(mask: Mask, most: int) -> int:

@@ -1,0 +1,128 @@
+"""What a variant computes, in text: its formula, the derivatives, the keywords, and the spans of tiles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from . import calculus, plan, walk
+from .expression import Node
+from .inputs import Axis
+from .leaves import Side
+from .notation import source
+from .plan import Argument
+from .skips import Skips
+from .spec import Spec
+
+
+@dataclass(frozen=True)
+class Section:
+    """Lines under a title, each with a note beside it or an empty one."""
+
+    title: str
+    lines: tuple[tuple[str, str], ...]
+
+    @property
+    def rows(self) -> list[str]:
+        """The lines with their notes in one column."""
+        width = max((len(left) for left, note in self.lines if note and len(left) <= 60), default=0)
+        return [f"{left:{width}}   # {note}" if note else left for left, note in self.lines]
+
+
+def text(spec: Spec) -> str:
+    """All of it."""
+    shown = (formula(spec), derivatives(spec), _keywords(spec), tiles(spec))
+    parts = ["\n".join([section.title, *(f"  {row}" for row in section.rows)]) for section in shown if section.lines]
+    return "\n\n".join([_face(spec), *parts]) + "\n"
+
+
+def traits(spec: Spec) -> str:
+    """What tells variants of the same formula apart."""
+    layout = "packed sequences" if spec.packed else "dense batches"
+    return f"{layout}, {'grouped heads' if spec.grouped else 'as many query heads as key heads'}"
+
+
+def _face(spec: Spec) -> str:
+    citation = f"\nfrom {spec.citation}" if spec.citation else ""
+    return f"{spec.name}: {spec.description}{citation}\n{spec.source}, {traits(spec)}"
+
+
+def formula(spec: Spec) -> Section:
+    """From the product of q and k to the output."""
+    turned = ""
+    if spec.rope:
+        dims = f"{spec.rope.dims} components" if spec.rope.dims else "all components"
+        turned = f"q and k turned by cos and sin, {spec.rope.layout} layout, {dims}"
+    lines = [("score = scale * (q . k)", turned)]
+    lines += [(f"score = {source(term.score)}", term.label) for term in spec.scores]
+    lines += [(f"visible if {source(mask.keep)}", mask.label) for mask in spec.masks]
+    seen = "logsumexp of score over the visible keys"
+    lines.append((f"lse = log(exp(sinks) + exp({seen}))" if spec.sink else f"lse = {seen}", ""))
+    weight = "exp(score - lse)"
+    lines.append((f"out = sum of {f'dropout({weight})' if spec.dropout else weight} * v", ""))
+    return Section("Formula", tuple(lines))
+
+
+def derivatives(spec: Spec) -> Section:
+    """The slopes of the score terms."""
+    learned = [given.name for given in spec.inputs if given.grad]
+    lines: list[tuple[str, str]] = []
+    for term in spec.scores:
+        shared, slopes = calculus.slopes(term.score, learned)
+        lines += [(f"{name} = {source(node)}", term.label) for name, node in shared]
+        lines += [(f"d score / d {source(x)} = {source(slope)}", term.label) for x, slope in slopes]
+    return Section("Derivatives of the score terms", tuple(lines))
+
+
+def meaning(argument: Argument) -> str:
+    """What a keyword is, and what becomes of it."""
+    facts = {
+        "learned": argument.grad,
+        "read as its cumulative sum": argument.scan,
+        "may be left out": argument.optional or argument.default,
+    }
+    notes = [argument.doc.rstrip("."), *(name for name, holds in facts.items() if holds)]
+    return ", ".join(filter(None, notes))
+
+
+def _keywords(spec: Spec) -> Section:
+    lines = []
+    for a in plan.build(spec).arguments:
+        axes = f" ({', '.join(map(axis, a.axes))})" if a.axes else ""
+        lines.append((f"{a.name}: {a.dtype} {a.kind}{axes}", meaning(a)))
+    return Section("Keywords", tuple(lines))
+
+
+def axis(axis: Axis) -> str:
+    """An axis as a spec declares it."""
+    return str(axis.size) if axis.kind == "size" else axis.kind if axis.per == 1 else f"{axis.kind} // {axis.per}"
+
+
+def tiles(spec: Spec) -> Section:
+    """The keys that a tile of queries needs, and the other way round."""
+    if not spec.masks:
+        return Section("Tiles", (("every key is visible: all tiles are full", ""),))
+    lines: list[tuple[str, str]] = []
+    directions: tuple[tuple[Side, Side, str, str], ...] = (("k", "q", "keys", "queries"), ("q", "k", "queries", "keys"))
+    for along, side, name, other in directions:
+        lines.append((f"{name} that the {other} {side}_first to {side}_last need", ""))
+        for span in walk.spans(spec, along):
+            full = (
+                f"without a mask in {_interval(span.full_lo, span.full_hi)}"
+                if span.can_be_full
+                else "never without a mask"
+            )
+            lines.append((f"  {_interval(span.lo, span.hi)}", full))
+    if told := telling(spec):
+        lines.append((f"less the tiles that the values of {' and '.join(told)} rule out in a call", ""))
+    return Section("Tiles", tuple(lines))
+
+
+def telling(spec: Spec) -> tuple[str, ...]:
+    """The inputs whose values rule out tiles, which no drawing counts."""
+    skips = Skips(spec, "q")
+    leaves = (*skips.noted("q"), *skips.noted("k"), *skips.blocks)
+    return tuple(dict.fromkeys(leaf.input.name for leaf in leaves))
+
+
+def _interval(lo: Node | None, hi: Node | None) -> str:
+    return f"[{source(lo) if lo else 'first'}, {source(hi) if hi else 'end'})"

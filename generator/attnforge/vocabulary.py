@@ -1,0 +1,78 @@
+"""The words of the expression language and what they mean: the parser takes these, the reference tells them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["mask", "score", "default"]
+
+
+@dataclass(frozen=True)
+class Name:
+    """A name that stands for a number, and the kinds of expressions that know it."""
+
+    meaning: str
+    kinds: tuple[Kind, ...] = ("mask", "score")
+
+
+@dataclass(frozen=True)
+class Operator:
+    """Signs of one meaning, each as it is written between operands; c is a condition, x an input."""
+
+    forms: tuple[str, ...]
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function: its arguments as they are written, and what it gives."""
+
+    arguments: str
+    meaning: str
+
+    @property
+    def count(self) -> int | None:
+        """How many arguments it takes; None: two or more."""
+        return None if "..." in self.arguments else len(self.arguments.split(","))
+
+
+NAMES = {
+    "score": Name("the score so far, `scale * (q . k)` for the first term, in natural-log units", ("score",)),
+    "q": Name("the position of the query, `row + k_len - q_len`: the last query lines up with the last key"),
+    "k": Name("the position of the key, from 0"),
+    "b": Name("the batch entry; the number of the sequence when packed"),
+    "h": Name("the query head, from 0", ("mask", "score", "default")),
+    "kv_h": Name("the key head, from 0"),
+    "q_len": Name("the number of queries of the sequence"),
+    "k_len": Name("the number of keys of the sequence"),
+    "heads": Name("the number of query heads", ("default",)),
+}
+OPERATORS = (
+    Operator(("a + b", "a - b", "a * b", "-a", "+a"), "arithmetic"),
+    Operator(("a / b",), "the quotient, a float also of whole numbers"),
+    Operator(("a // b", "a % b"), "the quotient rounded down, and what is left, as in Python for negative values too"),
+    Operator(("a ** b",), "a power; an exponent that is known beforehand may go up to 64"),
+    Operator(
+        ("a < b", "a <= b", "a > b", "a >= b", "a == b", "a != b"), "comparison of numbers, chained too: `0 <= a < b`"
+    ),
+    Operator(("c and c", "c or c", "not c"), "conditions joined and turned round"),
+    Operator(("a if c else b",), "`a` where the condition holds, elsewhere `b`"),
+    Operator(("x[a]", "x[a, b]"), "the entry of an input"),
+)
+FUNCTIONS = {
+    "exp": Function("x", "e to the power of `x`"),
+    "log": Function("x", "the natural logarithm"),
+    "sqrt": Function("x", "the square root"),
+    "tanh": Function("x", "the hyperbolic tangent"),
+    "sigmoid": Function("x", "`1 / (1 + exp(-x))`"),
+    "softplus": Function("x", "`log(1 + exp(x))`"),
+    "sin": Function("x", "the sine of an angle in radians"),
+    "cos": Function("x", "the cosine of an angle in radians"),
+    "abs": Function("x", "the distance from 0"),
+    "floor": Function("x", "the largest whole number that is at most `x`; an index may be made with it"),
+    "clamp": Function("x, low, high", "`min(max(x, low), high)`"),
+    "where": Function("c, a, b", "`a if c else b`"),
+    "min": Function("a, b, ...", "the least of two or more numbers"),
+    "max": Function("a, b, ...", "the largest of two or more numbers"),
+}

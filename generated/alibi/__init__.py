@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5aaa60860941e7cf
-#   text hash     78937a715395491f
+#   content hash  d2f495c5df86928e
+#   text hash     90f097b21726e1e1
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5aaa60860941e7cf
-#   text hash     e54b42a0bb37966f
+#   content hash  d2f495c5df86928e
+#   text hash     4cf52ed6c25a1a53
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5aaa60860941e7cf
-#   text hash     7291d9738edc7bd9
+#   content hash  d2f495c5df86928e
+#   text hash     38ca0fa35c9e3d11
 #   render with   attnforge render specs/alibi.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5aaa60860941e7cf
-#   text hash     8c70ced3cf64e638
+#   content hash  d2f495c5df86928e
+#   text hash     ebafd9dc7fa888cc
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5aaa60860941e7cf
-#   text hash     b47cd9f754166757
+#   content hash  d2f495c5df86928e
+#   text hash     929f163849659dce
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

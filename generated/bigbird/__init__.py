@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1e589957179cd8dd
-#   text hash     8d13f730737583b4
+#   content hash  77e790e0bafc2113
+#   text hash     33dab9618d9dd072
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1e589957179cd8dd
-#   text hash     af4ea9d9db404942
+#   content hash  77e790e0bafc2113
+#   text hash     982e5eeb896acca6
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1e589957179cd8dd
-#   text hash     51408ded50b5e80b
+#   content hash  77e790e0bafc2113
+#   text hash     24faa33b7785989e
 #   render with   attnforge render specs/bigbird.yaml
 """The kernels: A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1e589957179cd8dd
-#   text hash     ca78ae1b4c570c98
+#   content hash  77e790e0bafc2113
+#   text hash     d470149abbfbf25d
 #   render with   attnforge render specs/bigbird.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

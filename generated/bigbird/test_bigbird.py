@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1e589957179cd8dd
-#   text hash     94752acddbcf02bb
+#   content hash  77e790e0bafc2113
+#   text hash     d25873ce501f1e47
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

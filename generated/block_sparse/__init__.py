@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  a481dbd91ca528a5
-#   text hash     201e73f122fdfa09
+#   content hash  7e9c1e6598c51e1b
+#   text hash     1796b7b7c7c6709f
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

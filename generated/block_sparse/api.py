@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  a481dbd91ca528a5
-#   text hash     ada2f56cd8f2bf0e
+#   content hash  7e9c1e6598c51e1b
+#   text hash     3d86683ebea203d1
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

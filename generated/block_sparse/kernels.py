@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  a481dbd91ca528a5
-#   text hash     eb246b39f5d894cf
+#   content hash  7e9c1e6598c51e1b
+#   text hash     a56b987caa139d06
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernels: Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  a481dbd91ca528a5
-#   text hash     8f02f0da8cac573a
+#   content hash  7e9c1e6598c51e1b
+#   text hash     c64a207a93fc467b
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

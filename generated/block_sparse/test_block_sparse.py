@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  a481dbd91ca528a5
-#   text hash     164bf525936d0d24
+#   content hash  7e9c1e6598c51e1b
+#   text hash     fc9bf5e37d900800
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

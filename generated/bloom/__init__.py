@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b37ff5864f648d81
-#   text hash     b48e3e7408a963f5
+#   content hash  b14569d929c0052e
+#   text hash     65b4726fa2a7475f
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b37ff5864f648d81
-#   text hash     8ffb7d4a0f58ca6a
+#   content hash  b14569d929c0052e
+#   text hash     7597f7603f90c506
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b37ff5864f648d81
-#   text hash     3be138eaf2be09fb
+#   content hash  b14569d929c0052e
+#   text hash     1640ea7c8fd58d9f
 #   render with   attnforge render specs/bloom.yaml
 """The kernels: Causal attention with linear biases and as many key heads as query heads.
 

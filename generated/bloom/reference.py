@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b37ff5864f648d81
-#   text hash     b34ed881b4a16462
+#   content hash  b14569d929c0052e
+#   text hash     12436153e51e3d03
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b37ff5864f648d81
-#   text hash     e5ae507c886ffd52
+#   content hash  b14569d929c0052e
+#   text hash     c7c315ac5dd5c735
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

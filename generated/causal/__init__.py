@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  aef56a8b85adfa7c
-#   text hash     7958ec0651a6fcc8
+#   content hash  67ab1936ae28a7b2
+#   text hash     f69095c43fadd863
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  aef56a8b85adfa7c
-#   text hash     5b5e9b8c19056ed1
+#   content hash  67ab1936ae28a7b2
+#   text hash     f58140f09ea8f292
 #   render with   attnforge render specs/causal.yaml
 """The kernels: Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  aef56a8b85adfa7c
-#   text hash     687a7f653959f6b5
+#   content hash  67ab1936ae28a7b2
+#   text hash     289bc61b0e2a8e4e
 #   render with   attnforge render specs/causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

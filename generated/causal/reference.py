@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  aef56a8b85adfa7c
-#   text hash     83a9123b4d51c5ce
+#   content hash  67ab1936ae28a7b2
+#   text hash     0fb181cbb799de8e
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

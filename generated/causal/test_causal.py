@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  aef56a8b85adfa7c
-#   text hash     8779474f397ed808
+#   content hash  67ab1936ae28a7b2
+#   text hash     0cceddbffab5fc2b
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

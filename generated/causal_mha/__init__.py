@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ab481efd6202d9ba
-#   text hash     a792f5088599ecbd
+#   content hash  393aacd242b9767b
+#   text hash     607c0ac9e590dac1
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ab481efd6202d9ba
-#   text hash     029400ec2a04f3e2
+#   content hash  393aacd242b9767b
+#   text hash     c371d37b98befba8
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

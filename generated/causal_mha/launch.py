@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ab481efd6202d9ba
-#   text hash     0c3f5d425aa30000
+#   content hash  393aacd242b9767b
+#   text hash     a4d4860e00449151
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ab481efd6202d9ba
-#   text hash     21b717e777049296
+#   content hash  393aacd242b9767b
+#   text hash     877c03b9a8e2c0da
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ab481efd6202d9ba
-#   text hash     fc7d10e4e64e3e5e
+#   content hash  393aacd242b9767b
+#   text hash     e0dc6102305304ad
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

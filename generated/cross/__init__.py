@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8b2940508ff79f9f
-#   text hash     07ddbe67caca67fc
+#   content hash  405839f84201ed6f
+#   text hash     6a16d19277d0f62a
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

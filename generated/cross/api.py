@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8b2940508ff79f9f
-#   text hash     d4316263fcd29140
+#   content hash  405839f84201ed6f
+#   text hash     891b95b764b5a64d
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

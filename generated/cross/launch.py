@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8b2940508ff79f9f
-#   text hash     75f2adcff56c797e
+#   content hash  405839f84201ed6f
+#   text hash     a9a5d7f247a0c0e6
 #   render with   attnforge render specs/cross.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

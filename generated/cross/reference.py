@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8b2940508ff79f9f
-#   text hash     a5ad1426b948a0cb
+#   content hash  405839f84201ed6f
+#   text hash     c0aa3d0c30443215
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

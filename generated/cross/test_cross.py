@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8b2940508ff79f9f
-#   text hash     bf76798524c514d0
+#   content hash  405839f84201ed6f
+#   text hash     a0e2b9d5207dc179
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

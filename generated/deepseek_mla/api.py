@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  df3ac578af2163d4
-#   text hash     5d93cf043cb792d0
+#   content hash  91a33879f06854b1
+#   text hash     ac6b95ccc74f1d2d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  df3ac578af2163d4
-#   text hash     880ce3cc9a817fff
+#   content hash  91a33879f06854b1
+#   text hash     dd168328ab12fc2e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernels: Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  df3ac578af2163d4
-#   text hash     b4069b7a6829f725
+#   content hash  91a33879f06854b1
+#   text hash     ca8cdf3f26d4817d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  df3ac578af2163d4
-#   text hash     fd3ebea2ba8fd1eb
+#   content hash  91a33879f06854b1
+#   text hash     587841f8cbc4d2aa
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  df3ac578af2163d4
-#   text hash     c786d8fdaa1ce70f
+#   content hash  91a33879f06854b1
+#   text hash     08781f2324dd7282
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d43087647d7728fa
-#   text hash     e1a0cb3cbcefe349
+#   content hash  c95a7acc6a1558b6
+#   text hash     1f035dbeacbe0f87
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

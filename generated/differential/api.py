@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d43087647d7728fa
-#   text hash     8ef1bf925bcbdb03
+#   content hash  c95a7acc6a1558b6
+#   text hash     62fa983c3ec36f9c
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d43087647d7728fa
-#   text hash     6a2ea2424d4c5038
+#   content hash  c95a7acc6a1558b6
+#   text hash     f37543d75902507d
 #   render with   attnforge render specs/differential.yaml
 """The kernels: One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d43087647d7728fa
-#   text hash     e13c8bf9c88d12ac
+#   content hash  c95a7acc6a1558b6
+#   text hash     03a5214cdfb48e4e
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

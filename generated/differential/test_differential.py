@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d43087647d7728fa
-#   text hash     7cca6d8c279578e5
+#   content hash  c95a7acc6a1558b6
+#   text hash     37e78fb9da277d20
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

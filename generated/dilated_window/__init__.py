@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  93175cade1c68282
-#   text hash     a012a077ac949ca0
+#   content hash  64077cac8a1682a5
+#   text hash     cd0f005f1d11a3c5
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

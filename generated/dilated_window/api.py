@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  93175cade1c68282
-#   text hash     cadb9021be631c35
+#   content hash  64077cac8a1682a5
+#   text hash     e78966393bf0db73
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  93175cade1c68282
-#   text hash     161e1723cd90392c
+#   content hash  64077cac8a1682a5
+#   text hash     6877b6b378b6230c
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

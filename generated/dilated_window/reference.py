@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  93175cade1c68282
-#   text hash     422d6f705da8a96b
+#   content hash  64077cac8a1682a5
+#   text hash     e9db581fc63243dd
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

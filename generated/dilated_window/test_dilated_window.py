@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  93175cade1c68282
-#   text hash     10b80dd4a08bacca
+#   content hash  64077cac8a1682a5
+#   text hash     18a2a5812ecd593c
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  61d5991e87b2ef77
-#   text hash     0556cf2210d0ce1f
+#   content hash  5bd26d97543b2a1e
+#   text hash     e37eb4a9c5ccf953
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  61d5991e87b2ef77
-#   text hash     1084beccd20c8f95
+#   content hash  5bd26d97543b2a1e
+#   text hash     abc4bb7723e6a894
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The kernels: Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  61d5991e87b2ef77
-#   text hash     5a9a2d8cf77bcf87
+#   content hash  5bd26d97543b2a1e
+#   text hash     34645ec5775c6c9c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

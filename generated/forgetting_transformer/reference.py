@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  61d5991e87b2ef77
-#   text hash     737b506ec1c8fb76
+#   content hash  5bd26d97543b2a1e
+#   text hash     55b0a8260c933d98
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  61d5991e87b2ef77
-#   text hash     ac5467567644ea44
+#   content hash  5bd26d97543b2a1e
+#   text hash     ef284fd9731a6232
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  66011190261df589
-#   text hash     95edf530949b2bc2
+#   content hash  885b4ef11114e4d6
+#   text hash     9bbc3c98f824795d
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

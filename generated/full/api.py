@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  66011190261df589
-#   text hash     71baceb7e6553124
+#   content hash  885b4ef11114e4d6
+#   text hash     2bde047e83551ef1
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

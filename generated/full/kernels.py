@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  66011190261df589
-#   text hash     11dd32cbdb711cf0
+#   content hash  885b4ef11114e4d6
+#   text hash     7557d3556c587e3b
 #   render with   attnforge render specs/full.yaml
 """The kernels: Softmax attention without a mask.
 

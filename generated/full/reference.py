@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  66011190261df589
-#   text hash     3e42baaa86506da4
+#   content hash  885b4ef11114e4d6
+#   text hash     960db47757844dea
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  66011190261df589
-#   text hash     508b473c5740e33a
+#   content hash  885b4ef11114e4d6
+#   text hash     e0024bae78c8479b
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  3479f35b305e3bd0
-#   text hash     9e081de05586993b
+#   content hash  7994e346539a930b
+#   text hash     3e3928d3b373f921
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

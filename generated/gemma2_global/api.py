@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  3479f35b305e3bd0
-#   text hash     ff461e0c7a15a2fe
+#   content hash  7994e346539a930b
+#   text hash     26501f549ddca02e
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  3479f35b305e3bd0
-#   text hash     28f36d3f58bd4ebb
+#   content hash  7994e346539a930b
+#   text hash     0eb6ab2657014c99
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernels: The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  3479f35b305e3bd0
-#   text hash     bce767ee5f938146
+#   content hash  7994e346539a930b
+#   text hash     73140256f28c728e
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

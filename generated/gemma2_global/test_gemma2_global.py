@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  3479f35b305e3bd0
-#   text hash     b87b636d4cbdc509
+#   content hash  7994e346539a930b
+#   text hash     6e7aebafb3318c88
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

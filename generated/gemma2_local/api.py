@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  90d0173b749cb121
-#   text hash     c31175522e5e8354
+#   content hash  0ea9b5af4baf3c3e
+#   text hash     61da979ec1d46010
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

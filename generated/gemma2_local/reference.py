@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  90d0173b749cb121
-#   text hash     be8b84ca49a9a1d8
+#   content hash  0ea9b5af4baf3c3e
+#   text hash     18e021265777567a
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

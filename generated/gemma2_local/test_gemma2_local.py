@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  90d0173b749cb121
-#   text hash     ee6de71aaa25bd5b
+#   content hash  0ea9b5af4baf3c3e
+#   text hash     ba36da254227caa7
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

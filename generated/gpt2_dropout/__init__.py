@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a68727a97cd7fc7c
-#   text hash     6a87232aaa22f3cc
+#   content hash  6dd7118d946f5bbe
+#   text hash     72e9a7701bf1ae06
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a68727a97cd7fc7c
-#   text hash     5908737040790ee8
+#   content hash  6dd7118d946f5bbe
+#   text hash     802aa50d36653c42
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

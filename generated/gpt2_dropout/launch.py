@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a68727a97cd7fc7c
-#   text hash     ca1ccd0bf3198668
+#   content hash  6dd7118d946f5bbe
+#   text hash     a87bf9593b8a4d85
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

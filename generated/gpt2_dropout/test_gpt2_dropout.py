@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a68727a97cd7fc7c
-#   text hash     8115fb0dd0c2972f
+#   content hash  6dd7118d946f5bbe
+#   text hash     ff332389eb241074
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9edae6e5d9d28cbc
-#   text hash     4c0f9093751514ba
+#   content hash  0120cd1a5978581c
+#   text hash     957a7d32429855d0
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

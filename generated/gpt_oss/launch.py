@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9edae6e5d9d28cbc
-#   text hash     01f69b285f914a0e
+#   content hash  0120cd1a5978581c
+#   text hash     9a5a9ad446659a04
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

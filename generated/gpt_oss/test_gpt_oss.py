@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9edae6e5d9d28cbc
-#   text hash     d511106b13610573
+#   content hash  0120cd1a5978581c
+#   text hash     1f88d0e4d806646b
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

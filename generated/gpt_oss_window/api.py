@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e639621970903825
-#   text hash     fba82f53f2259034
+#   content hash  981e87ab4a58ded1
+#   text hash     f35d586d9ad2ad01
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

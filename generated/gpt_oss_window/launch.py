@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e639621970903825
-#   text hash     7fc5a80c73b19d49
+#   content hash  981e87ab4a58ded1
+#   text hash     cf295bc1c66f4e3d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

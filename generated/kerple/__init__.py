@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6e4e5ae48781234b
-#   text hash     c31103ed39ef3a4d
+#   content hash  e4ea1822db210174
+#   text hash     da2292cc6d4f472f
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

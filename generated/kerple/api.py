@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6e4e5ae48781234b
-#   text hash     3d274366d2c97bba
+#   content hash  e4ea1822db210174
+#   text hash     1de035088cfbce93
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

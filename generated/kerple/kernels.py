@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6e4e5ae48781234b
-#   text hash     6337092fbc4e237c
+#   content hash  e4ea1822db210174
+#   text hash     045fd87016f23849
 #   render with   attnforge render specs/kerple.yaml
 """The kernels: Causal attention that falls with the logarithm of the distance, at a learned rate.
 

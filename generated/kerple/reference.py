@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6e4e5ae48781234b
-#   text hash     afa0e0881578f841
+#   content hash  e4ea1822db210174
+#   text hash     42f437ec5d648cc4
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6e4e5ae48781234b
-#   text hash     80a6993ec34f7264
+#   content hash  e4ea1822db210174
+#   text hash     9acc78cdafb9a2e2
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

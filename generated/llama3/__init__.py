@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1d99e2d0c4e51084
-#   text hash     8ed7488127533bf5
+#   content hash  cdff5d68e9c1e606
+#   text hash     6078ebd70ae81c04
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1d99e2d0c4e51084
-#   text hash     3b9951ccf401ede8
+#   content hash  cdff5d68e9c1e606
+#   text hash     5a579c4d09006c3d
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1d99e2d0c4e51084
-#   text hash     bec4579fc9ec379d
+#   content hash  cdff5d68e9c1e606
+#   text hash     490b1ad813e0e45c
 #   render with   attnforge render specs/llama3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1d99e2d0c4e51084
-#   text hash     8b969e98284bb2c9
+#   content hash  cdff5d68e9c1e606
+#   text hash     6a92b99b7a323972
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

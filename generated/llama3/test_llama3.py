@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1d99e2d0c4e51084
-#   text hash     8050481026e6fec9
+#   content hash  cdff5d68e9c1e606
+#   text hash     97171d69421469f1
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

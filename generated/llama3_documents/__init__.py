@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ff7153c9e9b30253
-#   text hash     e2ea5121ce3b5c89
+#   content hash  4462c9730556e822
+#   text hash     a47c79e46069dead
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

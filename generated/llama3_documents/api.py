@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ff7153c9e9b30253
-#   text hash     64dee5fb311c71aa
+#   content hash  4462c9730556e822
+#   text hash     c5ee41f3b153b770
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

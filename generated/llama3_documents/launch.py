@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ff7153c9e9b30253
-#   text hash     ea217191d98aed25
+#   content hash  4462c9730556e822
+#   text hash     843090eec630412f
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ff7153c9e9b30253
-#   text hash     9842873a3f6a8b3f
+#   content hash  4462c9730556e822
+#   text hash     1ff67629ff8697aa
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

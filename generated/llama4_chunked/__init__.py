@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  26cfac37ef101317
-#   text hash     18f046406f763759
+#   content hash  b61aa4f2b2f941ac
+#   text hash     363808e81eb77da3
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  26cfac37ef101317
-#   text hash     75a9f0573881594f
+#   content hash  b61aa4f2b2f941ac
+#   text hash     26421387af54f133
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  26cfac37ef101317
-#   text hash     84945fc69b0f6a33
+#   content hash  b61aa4f2b2f941ac
+#   text hash     8a2fea0cf7f44b38
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

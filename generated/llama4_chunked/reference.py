@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  26cfac37ef101317
-#   text hash     7a614681891d259a
+#   content hash  b61aa4f2b2f941ac
+#   text hash     029f996290a5899a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  26cfac37ef101317
-#   text hash     89ace3ff60f4b332
+#   content hash  b61aa4f2b2f941ac
+#   text hash     1342a53154dc0afc
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3bf78b9d8b999628
-#   text hash     1881fbe24422d8ed
+#   content hash  4df1a6a5e39329bd
+#   text hash     c699b24a4d79451a
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

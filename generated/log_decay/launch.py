@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3bf78b9d8b999628
-#   text hash     2a430a97be58ff78
+#   content hash  4df1a6a5e39329bd
+#   text hash     021d1a4df4da39f6
 #   render with   attnforge render specs/log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

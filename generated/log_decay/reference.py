@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3bf78b9d8b999628
-#   text hash     09a9036a301e1c1b
+#   content hash  4df1a6a5e39329bd
+#   text hash     c8228469c627e258
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3bf78b9d8b999628
-#   text hash     ab9453698f285b61
+#   content hash  4df1a6a5e39329bd
+#   text hash     5c8db3a51b983e10
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  2b8f72c21b89e554
-#   text hash     1ad2d318e2680aaf
+#   content hash  52107719a048776a
+#   text hash     4b541f7edf064467
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  2b8f72c21b89e554
-#   text hash     7249cbca68fc879a
+#   content hash  52107719a048776a
+#   text hash     9daddec2f1aefde3
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

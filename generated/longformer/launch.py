@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  2b8f72c21b89e554
-#   text hash     7cec5b5ae8084bde
+#   content hash  52107719a048776a
+#   text hash     12262e9c0b27ce8c
 #   render with   attnforge render specs/longformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

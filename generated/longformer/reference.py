@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  2b8f72c21b89e554
-#   text hash     40c4dbf4fd779849
+#   content hash  52107719a048776a
+#   text hash     aeede4726bd7fa3b
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

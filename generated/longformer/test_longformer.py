@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  2b8f72c21b89e554
-#   text hash     5e2ed96b2ac6aaf4
+#   content hash  52107719a048776a
+#   text hash     2f14e03f6780d6af
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  fa3b3f84d4072bd6
-#   text hash     0c7e02ccedcdff7d
+#   content hash  8b82d8b7161339b3
+#   text hash     07e2a23e63b679b8
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  fa3b3f84d4072bd6
-#   text hash     b172cd272af805a1
+#   content hash  8b82d8b7161339b3
+#   text hash     98f33dd296ae16c4
 #   render with   attnforge render specs/mistral.yaml
 """The kernels: Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  fa3b3f84d4072bd6
-#   text hash     bc48dee6e4fe2f88
+#   content hash  8b82d8b7161339b3
+#   text hash     39af5a54490b5ebe
 #   render with   attnforge render specs/mistral.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

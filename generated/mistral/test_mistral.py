@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  fa3b3f84d4072bd6
-#   text hash     6a9c72293bc53c83
+#   content hash  8b82d8b7161339b3
+#   text hash     c8a7a4b0e8651e67
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  68105dd32aa30a83
-#   text hash     2ba723e805c43bec
+#   content hash  e30ccfce18a3c50c
+#   text hash     dda9f254831e2898
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  68105dd32aa30a83
-#   text hash     8de84e3f610d3264
+#   content hash  e30ccfce18a3c50c
+#   text hash     24465b82d28a3420
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  68105dd32aa30a83
-#   text hash     3195322325fa56d1
+#   content hash  e30ccfce18a3c50c
+#   text hash     1c381160a6b9491c
 #   render with   attnforge render specs/mpt.yaml
 """The kernels: Attention with a prefix and linear biases.
 

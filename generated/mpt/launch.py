@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  68105dd32aa30a83
-#   text hash     d564c0ca956cc622
+#   content hash  e30ccfce18a3c50c
+#   text hash     0b1f1ecfe8a1ee86
 #   render with   attnforge render specs/mpt.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

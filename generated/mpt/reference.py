@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  68105dd32aa30a83
-#   text hash     e063b6b3f9afd022
+#   content hash  e30ccfce18a3c50c
+#   text hash     0f0221f743bf5509
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

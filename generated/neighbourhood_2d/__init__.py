@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  98df12a5a7db9ad5
-#   text hash     271016dc1ecc7519
+#   content hash  847a007d1805fb8f
+#   text hash     b21363c0d259db26
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see those at most 3 rows and columns away.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  98df12a5a7db9ad5
-#   text hash     f63ec14a205605fc
+#   content hash  847a007d1805fb8f
+#   text hash     2e364d0f76261d79
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

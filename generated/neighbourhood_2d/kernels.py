@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  98df12a5a7db9ad5
-#   text hash     86dd356c35503290
+#   content hash  847a007d1805fb8f
+#   text hash     72a1968e36eb01fa
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernels: Cells of an image of 32 columns see those at most 3 rows and columns away.
 

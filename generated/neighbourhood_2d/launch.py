@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  98df12a5a7db9ad5
-#   text hash     3cecc08598904920
+#   content hash  847a007d1805fb8f
+#   text hash     d27cda2e2a2d11b8
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

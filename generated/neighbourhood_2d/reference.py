@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  98df12a5a7db9ad5
-#   text hash     1df31283b4ffb8e4
+#   content hash  847a007d1805fb8f
+#   text hash     bdff995039776197
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a836c420c3b4ba8f
-#   text hash     66fceea9a5418450
+#   content hash  f6b78b5d28fada6e
+#   text hash     679065829fbdecce
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a836c420c3b4ba8f
-#   text hash     cf65a4cae8f5fa0a
+#   content hash  f6b78b5d28fada6e
+#   text hash     1ff16a72eaddae55
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

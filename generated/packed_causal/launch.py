@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a836c420c3b4ba8f
-#   text hash     0e2955152ac21a97
+#   content hash  f6b78b5d28fada6e
+#   text hash     fb1d80f92a9397a8
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

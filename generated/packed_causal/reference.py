@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a836c420c3b4ba8f
-#   text hash     3e28f3dbe69f8641
+#   content hash  f6b78b5d28fada6e
+#   text hash     1a180a367036e9e4
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a836c420c3b4ba8f
-#   text hash     54ac1b9ac4a8f09d
+#   content hash  f6b78b5d28fada6e
+#   text hash     d9aa5d31676fb882
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  79e85a41f42d4737
-#   text hash     f5fd0b757d2d4439
+#   content hash  71bcac121b81c82a
+#   text hash     5c587b91a89e3a2f
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

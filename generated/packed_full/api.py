@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  79e85a41f42d4737
-#   text hash     4df4e9c0881c5281
+#   content hash  71bcac121b81c82a
+#   text hash     b64fb052932cbaa8
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  79e85a41f42d4737
-#   text hash     c803457fc170d6df
+#   content hash  71bcac121b81c82a
+#   text hash     4b28bcabc51483d2
 #   render with   attnforge render specs/packed_full.yaml
 """The kernels: Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  79e85a41f42d4737
-#   text hash     4686af6c173d8cb2
+#   content hash  71bcac121b81c82a
+#   text hash     481f4e37b46627d3
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

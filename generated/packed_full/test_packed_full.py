@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  79e85a41f42d4737
-#   text hash     7d4ed05bdf0a8364
+#   content hash  71bcac121b81c82a
+#   text hash     04377e676f473bde
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  316e909df8363c04
-#   text hash     fba913bd106c453c
+#   content hash  b5c2d9fe237c9814
+#   text hash     b17b5a38a746d148
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  316e909df8363c04
-#   text hash     50441d12fb6a0e68
+#   content hash  b5c2d9fe237c9814
+#   text hash     8c94cecc11d7a9ca
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

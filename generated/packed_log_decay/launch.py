@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  316e909df8363c04
-#   text hash     7603742f2dba3a33
+#   content hash  b5c2d9fe237c9814
+#   text hash     351f4d3a3a58d195
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  316e909df8363c04
-#   text hash     637178f3bfbc2dc9
+#   content hash  b5c2d9fe237c9814
+#   text hash     936819e68add3970
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6a7e5be5b5245334
-#   text hash     6044a4a9149f7c78
+#   content hash  20810dea36f44044
+#   text hash     6438df5e04aed0e8
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6a7e5be5b5245334
-#   text hash     2e474fdf13a04244
+#   content hash  20810dea36f44044
+#   text hash     bf64d7ddbb102ca5
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

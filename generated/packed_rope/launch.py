@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6a7e5be5b5245334
-#   text hash     0d04b4b577dfa31d
+#   content hash  20810dea36f44044
+#   text hash     7ebe8ce93a80a402
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

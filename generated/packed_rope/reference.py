@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6a7e5be5b5245334
-#   text hash     7e6a9988727e0576
+#   content hash  20810dea36f44044
+#   text hash     8de7c99c159e8f9e
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

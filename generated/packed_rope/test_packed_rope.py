@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6a7e5be5b5245334
-#   text hash     ad9f3f8eae6551a1
+#   content hash  20810dea36f44044
+#   text hash     99fbd255699aaf89
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

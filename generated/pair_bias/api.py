@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  de89bfbd5cb4856e
-#   text hash     f1fc377d75306331
+#   content hash  bc225bc7e01fa298
+#   text hash     45b909247a6a40f7
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

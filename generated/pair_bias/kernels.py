@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  de89bfbd5cb4856e
-#   text hash     b16a424f740c738e
+#   content hash  bc225bc7e01fa298
+#   text hash     23d0ade3e91957f1
 #   render with   attnforge render specs/pair_bias.yaml
 """The kernels: Attention with a learned bias for each pair of positions.
 

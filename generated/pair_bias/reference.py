@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  de89bfbd5cb4856e
-#   text hash     e95c99cc8a48bb31
+#   content hash  bc225bc7e01fa298
+#   text hash     f4c0aed8b3ba4b80
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  de89bfbd5cb4856e
-#   text hash     1db95b237207094f
+#   content hash  bc225bc7e01fa298
+#   text hash     94228d5f38490859
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8b0ba98b94346470
-#   text hash     6d288f0c36384970
+#   content hash  cd44c1d50a22330c
+#   text hash     39b76da3f01dcd72
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

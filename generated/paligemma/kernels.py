@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8b0ba98b94346470
-#   text hash     438819fed87e3473
+#   content hash  cd44c1d50a22330c
+#   text hash     74a52f72eaa05cee
 #   render with   attnforge render specs/paligemma.yaml
 """The kernels: An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8b0ba98b94346470
-#   text hash     5679c326d1fb2b99
+#   content hash  cd44c1d50a22330c
+#   text hash     170cd92133a5cb2a
 #   render with   attnforge render specs/paligemma.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

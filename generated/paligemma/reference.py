@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8b0ba98b94346470
-#   text hash     5281bee90f8b1417
+#   content hash  cd44c1d50a22330c
+#   text hash     12e1aab82e033c4b
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

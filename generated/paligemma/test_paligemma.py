@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8b0ba98b94346470
-#   text hash     5e1327888f19dfa4
+#   content hash  cd44c1d50a22330c
+#   text hash     bd4379329ae6a81a
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7d4ecb7ff35a9f1f
-#   text hash     55cdd408238de3a6
+#   content hash  7b4624c52cde3393
+#   text hash     eb91811ca0ca9fdf
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

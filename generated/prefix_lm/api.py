@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7d4ecb7ff35a9f1f
-#   text hash     26362b459ee3c25c
+#   content hash  7b4624c52cde3393
+#   text hash     a74c2ecde5576147
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7d4ecb7ff35a9f1f
-#   text hash     fbc592bac7088f29
+#   content hash  7b4624c52cde3393
+#   text hash     d62f4a5290ad4080
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7d4ecb7ff35a9f1f
-#   text hash     34e605699eadc8d4
+#   content hash  7b4624c52cde3393
+#   text hash     d325824bcbf97c6c
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

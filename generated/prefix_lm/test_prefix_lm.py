@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7d4ecb7ff35a9f1f
-#   text hash     ce06b5feba74896b
+#   content hash  7b4624c52cde3393
+#   text hash     de42860ca6f88d00
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  199b6f6ee4a48779
-#   text hash     6de4db940f13fe48
+#   content hash  52714c80b10404bc
+#   text hash     b735028ee02bb85a
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

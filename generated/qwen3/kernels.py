@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  199b6f6ee4a48779
-#   text hash     1cecbc1c10ca0457
+#   content hash  52714c80b10404bc
+#   text hash     59eb0e17ad7c366b
 #   render with   attnforge render specs/qwen3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

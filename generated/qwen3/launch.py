@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  199b6f6ee4a48779
-#   text hash     c941cdbbba195149
+#   content hash  52714c80b10404bc
+#   text hash     a233a1bb9e9a28fd
 #   render with   attnforge render specs/qwen3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  199b6f6ee4a48779
-#   text hash     4e459e88569410c6
+#   content hash  52714c80b10404bc
+#   text hash     6d122a949312a5ff
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  199b6f6ee4a48779
-#   text hash     620c68efc867cd5c
+#   content hash  52714c80b10404bc
+#   text hash     806b3e76921f39b2
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  0a5d1222ef63786f
-#   text hash     b59e50f0881a0a46
+#   content hash  e223c03d61ab1311
+#   text hash     babc0869cfee4765
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

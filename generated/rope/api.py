@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  0a5d1222ef63786f
-#   text hash     2b3ab2442b8dcaf3
+#   content hash  e223c03d61ab1311
+#   text hash     ce366a9cb6670993
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  0a5d1222ef63786f
-#   text hash     270873f1168f0082
+#   content hash  e223c03d61ab1311
+#   text hash     29581337c5b8f740
 #   render with   attnforge render specs/rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

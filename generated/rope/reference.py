@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  0a5d1222ef63786f
-#   text hash     53684a2820f3d861
+#   content hash  e223c03d61ab1311
+#   text hash     06c1d619c9dba521
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  0a5d1222ef63786f
-#   text hash     95412f441eee025b
+#   content hash  e223c03d61ab1311
+#   text hash     bebd995ed2b6da2f
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  51d7d78eee7e763b
-#   text hash     0c87a74882b153b2
+#   content hash  edff82d09a3a3c43
+#   text hash     a72a7026aaba51e1
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

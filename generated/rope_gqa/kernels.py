@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  51d7d78eee7e763b
-#   text hash     ca225236a7197682
+#   content hash  edff82d09a3a3c43
+#   text hash     e92c63cfc513b680
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  51d7d78eee7e763b
-#   text hash     d4b28ffec3c45797
+#   content hash  edff82d09a3a3c43
+#   text hash     93a2e78841447a7b
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  51d7d78eee7e763b
-#   text hash     20a0d9fb9345217c
+#   content hash  edff82d09a3a3c43
+#   text hash     9ebeaf0fcf39363a
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

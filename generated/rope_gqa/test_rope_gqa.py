@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  51d7d78eee7e763b
-#   text hash     036d407c837f9792
+#   content hash  edff82d09a3a3c43
+#   text hash     2c59bda0aad6bbc2
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  8fd364d2199c7940
-#   text hash     ba13b22fbc7a379c
+#   content hash  e08e5b36eafab050
+#   text hash     05fa575fe3c278d8
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

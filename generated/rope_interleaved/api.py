@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  8fd364d2199c7940
-#   text hash     4358b031cc6c29e0
+#   content hash  e08e5b36eafab050
+#   text hash     ddff304dc42dd9f5
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  8fd364d2199c7940
-#   text hash     1e2b4a1e034c807b
+#   content hash  e08e5b36eafab050
+#   text hash     93fa697e786ebae2
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernels: Causal attention with rotary embedding of neighbouring components.
 

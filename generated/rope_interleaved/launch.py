@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  8fd364d2199c7940
-#   text hash     520207c3ba7f8d5c
+#   content hash  e08e5b36eafab050
+#   text hash     ca299f12a407a1fb
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  8fd364d2199c7940
-#   text hash     8d4c04c379550123
+#   content hash  e08e5b36eafab050
+#   text hash     2df628bf0486d7c3
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c4e7b8c09bb8e2f7
-#   text hash     df32feb7c4aa354a
+#   content hash  2de3925045ded83b
+#   text hash     23d0db4019cbd4cf
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c4e7b8c09bb8e2f7
-#   text hash     6ed3d988b701564b
+#   content hash  2de3925045ded83b
+#   text hash     1496b069e23f9e1d
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernels: Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c4e7b8c09bb8e2f7
-#   text hash     87a62d3672948bd8
+#   content hash  2de3925045ded83b
+#   text hash     c35a7fb6250ec641
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

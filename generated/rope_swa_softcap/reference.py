@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c4e7b8c09bb8e2f7
-#   text hash     d7972e954be9bd27
+#   content hash  2de3925045ded83b
+#   text hash     0c0d03f3b7eaff82
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

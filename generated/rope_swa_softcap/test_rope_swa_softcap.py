@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c4e7b8c09bb8e2f7
-#   text hash     fd9c2edce68df1f3
+#   content hash  2de3925045ded83b
+#   text hash     6ab093a5902e3639
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6d524697fa4495ac
-#   text hash     f0054450666c5109
+#   content hash  13132751ad8e55a3
+#   text hash     25d0cc29c084757e
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

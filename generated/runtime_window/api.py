@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6d524697fa4495ac
-#   text hash     c5723258140b1e9c
+#   content hash  13132751ad8e55a3
+#   text hash     8c3e9fa0fc32d148
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

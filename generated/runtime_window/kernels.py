@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6d524697fa4495ac
-#   text hash     f591e0c76a1ee5fc
+#   content hash  13132751ad8e55a3
+#   text hash     ef0a066d3b90a9c9
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernels: Causal attention to the most recent keys, as many as each call says.
 

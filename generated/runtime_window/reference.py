@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6d524697fa4495ac
-#   text hash     d75e0899e8e0a244
+#   content hash  13132751ad8e55a3
+#   text hash     207b0bf060a6b9d6
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6d524697fa4495ac
-#   text hash     30991353656ab4ab
+#   content hash  13132751ad8e55a3
+#   text hash     6d0cdf3b178a56ca
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  fe24edf9816a6fd0
-#   text hash     c9a506a74b2c521d
+#   content hash  3bc9ac9f30296833
+#   text hash     504616db1df3eca7
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own.
 

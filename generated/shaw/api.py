@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  fe24edf9816a6fd0
-#   text hash     26b4195f5b3db4d1
+#   content hash  3bc9ac9f30296833
+#   text hash     d26418ac098748c7
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  fe24edf9816a6fd0
-#   text hash     f43fa81e969e698b
+#   content hash  3bc9ac9f30296833
+#   text hash     0b3f019afca5280e
 #   render with   attnforge render specs/shaw.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  fe24edf9816a6fd0
-#   text hash     027e0115e0b1276e
+#   content hash  3bc9ac9f30296833
+#   text hash     aec29f141f161811
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  fe24edf9816a6fd0
-#   text hash     da9d244e9c7c8471
+#   content hash  3bc9ac9f30296833
+#   text hash     f05f59354d1222f8
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

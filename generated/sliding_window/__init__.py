@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8463b6a012133807
-#   text hash     4d0e495972c5f23c
+#   content hash  98e5ce7e2b69276b
+#   text hash     ea0ac7609432da7c
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

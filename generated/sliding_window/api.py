@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8463b6a012133807
-#   text hash     65cde7ad47a15bf5
+#   content hash  98e5ce7e2b69276b
+#   text hash     43a3dac3aad9ffd2
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

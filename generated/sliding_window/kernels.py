@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8463b6a012133807
-#   text hash     d3a053e414c0a469
+#   content hash  98e5ce7e2b69276b
+#   text hash     a629718e7640d033
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernels: Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8463b6a012133807
-#   text hash     2227ed25c7023e77
+#   content hash  98e5ce7e2b69276b
+#   text hash     81da25a039ecd141
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8463b6a012133807
-#   text hash     5c39fed6d341ae89
+#   content hash  98e5ce7e2b69276b
+#   text hash     ac9367877c8cba35
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

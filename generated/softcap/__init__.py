@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9e1c393ba3924b29
-#   text hash     a420f57546baff1c
+#   content hash  17871e206ca33d36
+#   text hash     8697783d812a1949
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

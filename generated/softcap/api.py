@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9e1c393ba3924b29
-#   text hash     3af2848b8e7acd4f
+#   content hash  17871e206ca33d36
+#   text hash     9af83c014350378e
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

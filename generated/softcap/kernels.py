@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9e1c393ba3924b29
-#   text hash     611469666587e96f
+#   content hash  17871e206ca33d36
+#   text hash     fefe7d46db0c6cbe
 #   render with   attnforge render specs/softcap.yaml
 """The kernels: Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9e1c393ba3924b29
-#   text hash     27cdbcc2de3a77a3
+#   content hash  17871e206ca33d36
+#   text hash     4acc49620dd4a94e
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9e1c393ba3924b29
-#   text hash     8c09294eef86bc0a
+#   content hash  17871e206ca33d36
+#   text hash     9c178ba286e77bc3
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

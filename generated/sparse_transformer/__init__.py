@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  9e61e9804ecc254b
-#   text hash     d02c118ff52485d3
+#   content hash  1741c8cf19b854ed
+#   text hash     59d01f8ff133a052
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

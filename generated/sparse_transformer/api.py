@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  9e61e9804ecc254b
-#   text hash     4f9a9a4b96ba3472
+#   content hash  1741c8cf19b854ed
+#   text hash     5e9dcbf0f8335aac
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

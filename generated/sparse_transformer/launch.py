@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  9e61e9804ecc254b
-#   text hash     b99ff9158b5a4e20
+#   content hash  1741c8cf19b854ed
+#   text hash     648cd0d1bfc8f774
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  9e61e9804ecc254b
-#   text hash     13f2b793204aa63e
+#   content hash  1741c8cf19b854ed
+#   text hash     96841e36341dbdc0
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

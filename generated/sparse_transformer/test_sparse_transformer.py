@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  9e61e9804ecc254b
-#   text hash     fda59074f790db99
+#   content hash  1741c8cf19b854ed
+#   text hash     fa8ea45c42a4476b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c93164ba2648b697
-#   text hash     785d9d328e3ce881
+#   content hash  122131fbac670385
+#   text hash     f3bc983f1345e16e
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c93164ba2648b697
-#   text hash     1180fefaadfaf2ed
+#   content hash  122131fbac670385
+#   text hash     1011e55c6ea1e748
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

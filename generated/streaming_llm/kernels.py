@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c93164ba2648b697
-#   text hash     97d0d266c95dc2ff
+#   content hash  122131fbac670385
+#   text hash     200ac5ee9e3c2fe2
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernels: Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c93164ba2648b697
-#   text hash     3851f9e4e4424b2a
+#   content hash  122131fbac670385
+#   text hash     dfa91f8ae89f35f8
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

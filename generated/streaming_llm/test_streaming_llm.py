@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c93164ba2648b697
-#   text hash     5033e2ac1a16a981
+#   content hash  122131fbac670385
+#   text hash     d740c2f3dcda89ea
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a4d88c2ada752470
-#   text hash     7e6fcacbccf05204
+#   content hash  9fc2dd384f9a4414
+#   text hash     ed7aef3fe0899a16
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a4d88c2ada752470
-#   text hash     1b6401328771d59f
+#   content hash  9fc2dd384f9a4414
+#   text hash     6ec3d34d88e74a23
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a4d88c2ada752470
-#   text hash     52d8081424c5d4b4
+#   content hash  9fc2dd384f9a4414
+#   text hash     f06d5d65a01e0212
 #   render with   attnforge render specs/swin.yaml
 """The kernels: Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

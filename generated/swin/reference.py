@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a4d88c2ada752470
-#   text hash     c2b068650d417b3e
+#   content hash  9fc2dd384f9a4414
+#   text hash     529a3cec0a34b892
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a4d88c2ada752470
-#   text hash     6782d17856824777
+#   content hash  9fc2dd384f9a4414
+#   text hash     57940799b7664f75
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a31baad9c1695789
-#   text hash     c7fe1c6b55dbf9f4
+#   content hash  f501f1347101979e
+#   text hash     5efa453245a9c138
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a31baad9c1695789
-#   text hash     5fe6356411abd625
+#   content hash  f501f1347101979e
+#   text hash     6d4b8925fab62bec
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a31baad9c1695789
-#   text hash     309f2d4c40e714cc
+#   content hash  f501f1347101979e
+#   text hash     18e2a40598b34ffd
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernels: Causal attention with T5's learned biases for distances.
 

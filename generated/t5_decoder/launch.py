@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a31baad9c1695789
-#   text hash     13ef55775d6605a0
+#   content hash  f501f1347101979e
+#   text hash     b4a597794f08d8ed
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

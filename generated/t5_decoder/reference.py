@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a31baad9c1695789
-#   text hash     95e14a4ef013b6a7
+#   content hash  f501f1347101979e
+#   text hash     69783714f60d5a44
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

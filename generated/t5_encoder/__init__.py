@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  9768aa15835d6bd8
-#   text hash     b11e3266c8a245fc
+#   content hash  25cd74eaf80e2eea
+#   text hash     dc5c497f62af2577
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

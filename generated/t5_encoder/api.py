@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  9768aa15835d6bd8
-#   text hash     b73fb00e18b34fd1
+#   content hash  25cd74eaf80e2eea
+#   text hash     60e1091930930d97
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

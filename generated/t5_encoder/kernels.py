@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  9768aa15835d6bd8
-#   text hash     f5c09312fab15980
+#   content hash  25cd74eaf80e2eea
+#   text hash     4f3734e12a2decc1
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernels: Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  9768aa15835d6bd8
-#   text hash     ba5d407793e02117
+#   content hash  25cd74eaf80e2eea
+#   text hash     7e30349254fbdde5
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  9768aa15835d6bd8
-#   text hash     3cc3aca4581314a2
+#   content hash  25cd74eaf80e2eea
+#   text hash     d33e1f8cc6876fd6
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

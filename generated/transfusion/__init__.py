@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  3b2d024834499fe9
-#   text hash     2bd9cff2fe404f87
+#   content hash  9745b4f9873a408b
+#   text hash     397b9d95d601f080
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

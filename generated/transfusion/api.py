@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  3b2d024834499fe9
-#   text hash     b0ca7bd79cdc9e93
+#   content hash  9745b4f9873a408b
+#   text hash     4ef6b24e40bd22eb
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  3b2d024834499fe9
-#   text hash     5f9ce09516e4d4a1
+#   content hash  9745b4f9873a408b
+#   text hash     2dc1f804a21e9b54
 #   render with   attnforge render specs/transfusion.yaml
 """The kernels: Causal attention in which the patches of one image see each other.
 

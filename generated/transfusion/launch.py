@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  3b2d024834499fe9
-#   text hash     23f85b24108ddec9
+#   content hash  9745b4f9873a408b
+#   text hash     310363615ef55f16
 #   render with   attnforge render specs/transfusion.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

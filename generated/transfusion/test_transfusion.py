@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  3b2d024834499fe9
-#   text hash     dff588efea0ac747
+#   content hash  9745b4f9873a408b
+#   text hash     c660eeb2279e2776
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

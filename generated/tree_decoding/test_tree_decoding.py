@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  8779609308756298
-#   text hash     2ac3fe9a04e9f4b2
+#   content hash  b720c99375052baf
+#   text hash     6d7a977b41c415fe
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

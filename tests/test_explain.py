@@ -27,6 +27,7 @@ DOCUMENTS = (
     'mask: [causal, expr: "qs == ks"]\n'
     "inputs: {qs: {axes: [batch, query], dtype: int}, ks: {axes: [batch, key], dtype: int}}\n"
 )
+UNTOLD = DOCUMENTS.replace("qs == ks", "1.0 * qs == ks")  # floats tell kernels nothing
 MASKS = {
     "everything": "",
     "causal": "mask: [causal]\n",
@@ -76,7 +77,7 @@ def load(tmp_path: Path) -> Load:
 
 def mask(loaded: Spec, q_len: int, k_len: int, **changed: float) -> Mask:
     sample = samples.take(loaded)
-    return Mask(sample.mask, sample.spans, q_len, k_len, sample.numbers(q_len, k_len) | changed)
+    return Mask(sample.mask, sample.spans, sample.known, q_len, k_len, sample.numbers(q_len, k_len) | changed)
 
 
 def by_hand(found: Mask) -> Any:
@@ -132,6 +133,32 @@ def test_visits_are_those_of_the_generated_code(load: Load, name: str) -> None:
         assert found.tiles((m, n)).visits.tolist() == wanted.tolist()
 
 
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        (DOCUMENTS, (16, 16)),
+        ("mask: [causal, segments]\n", (32, 16)),
+        ("mask: [block_sparse: {block: 16}]\n", (16, 16)),
+        ("mask: [causal, block_sparse: {block: 32}]\n", (16, 32)),
+        ("mask: [any: [block_sparse: {block: 16}, {sliding_window: {size: 16}}], causal]\n", (16, 16)),
+    ],
+)
+def test_tiles_that_values_rule_out_are_skipped(load: Load, text: str, size: tuple[int, int]) -> None:
+    tiling = mask(load(text), 160, 160).tiles(size)
+    assert tiling.count(EMPTY) > 0
+    assert tiling.vain == 0
+    assert ((tiling.visits == PLAIN) == (tiling.states == FULL)).all()
+
+
+def test_holes_in_a_range_are_visited(load: Load) -> None:
+    text = 'mask: [expr: "kind[q] == kind[k] or kind[k] == 0"]\ninputs: {kind: {axes: [batch, token], dtype: int}}\n'
+    tiling = mask(load(text), 80, 80).tiles((8, 8))
+    assert (tiling.visits != SKIPPED).tolist() == [
+        [column <= row // 2 * 2 + 1 for column in range(10)] for row in range(10)
+    ]
+    assert tiling.vain == sum(2 * (document - 1) * 2 for document in range(2, 5))
+
+
 def generated_walk(loaded: Spec) -> Callable[[dict[str, Any]], list[tuple[int, ...]]]:
     """The rendered function that works out a program's key tiles, run as Python."""
     text = render.render(loaded)["kernels.py"]
@@ -183,10 +210,10 @@ def test_large_masks_are_counted_exactly(load: Load) -> None:
 
 def test_what_is_too_much_work_is_told_as_visited(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(elements, "_BUDGET", 0)
-    tiling = mask(load(DOCUMENTS), 4096, 4096).tiles((64, 64))
+    tiling = mask(load(UNTOLD), 4096, 4096).tiles((64, 64))
     assert tiling.count(UNKNOWN) > 0
     assert (tiling.visits[tiling.states == UNKNOWN] == MASKED).all()
-    shown = explain.draw(load(DOCUMENTS), 4096, 4096).text()
+    shown = explain.draw(load(UNTOLD), 4096, 4096).text()
     assert re.search(r"\d+ not looked into", shown)
     assert "?" in shown
 
@@ -363,7 +390,7 @@ def test_pictures_are_images_of_one_size_with_all_their_parts(
 
     path = tmp_path / "mask.png"
     description = "$x$ ^ & a description of " + "many " * 40 + "words."
-    drawn = explain.draw(load(DOCUMENTS, description=f'"{description[:300]}"'), q_len, k_len)
+    drawn = explain.draw(load(UNTOLD, description=f'"{description[:300]}"'), q_len, k_len)
     drawn.png(path)
     image = imread(path)[..., :3]
     assert image.shape[:2] == (1110, 1440)

@@ -13,6 +13,7 @@ from typing import Any
 
 from .expression import Node
 from .ranges import Span
+from .samples import Note, Told
 
 EMPTY, MIXED, FULL, UNKNOWN = range(4)
 SKIPPED, MASKED, PLAIN = range(3)  # what kernels do with a tile: nothing, all of it under a mask, all of it
@@ -97,10 +98,11 @@ class Tiling:
 
 @dataclass(frozen=True)
 class Mask:
-    """A mask over q, k, q_len, k_len and named numbers, and the spans of keys that kernels visit."""
+    """A mask over q, k, q_len, k_len and named numbers, and what kernels know of its tiles."""
 
     keep: Node
     spans: tuple[Span, ...]
+    told: Told | None
     q_len: int
     k_len: int
     numbers: Mapping[str, float]
@@ -136,6 +138,8 @@ class Mask:
         """What the kernels do with each tile: their own walk, for all tiles of queries at once."""
         import numpy as np
 
+        if self.told is not None:
+            return self._told(self.told, size)
         m, n = size
         first = np.arange(0, self.q_len, m)
         env = self._env(q_first=first + self.shift, q_last=np.minimum(first + m, self.q_len) - 1 + self.shift)
@@ -157,6 +161,41 @@ class Mask:
                 visits[(column >= full_lo[:, None]) & (column < full_hi[:, None])] = PLAIN
             after = hi
         return visits
+
+    def _told(self, told: Told, size: tuple[int, int]) -> Any:
+        """What the kernels do with each tile where they know the extremes of what the mask reads."""
+        import numpy as np
+
+        first_row, first_key = np.arange(0, self.q_len, size[0])[:, None], np.arange(0, self.k_len, size[1])
+        env = self._env(
+            q_first=first_row + self.shift,
+            q_last=np.minimum(first_row + size[0], self.q_len) - 1 + self.shift,
+            k_first=first_key,
+            k_last=np.minimum(first_key + size[1], self.k_len) - 1,
+        )
+        for note in told.notes:
+            env[f"{note.name}_least"], env[f"{note.name}_most"] = self._extremes(note, size)
+        shape = (len(first_row), len(first_key))
+        some, every = (np.broadcast_to(evaluate(node, env), shape) for node in (told.some, told.every))
+        every = some & every & (first_key + size[1] <= self.k_len)
+        if told.ranged:
+            column = np.arange(shape[1])
+            some, every = _joined(some, column), _joined(every, column, until=~every)
+        return np.select([every, some], [PLAIN, MASKED], SKIPPED).astype(np.int8)
+
+    def _extremes(self, note: Note, size: tuple[int, int]) -> tuple[Any, Any]:
+        """The least and the greatest of a value in each tile, looked at once for each stretch that shares it."""
+        import numpy as np
+
+        rows, row_starts = _stretches(self.q_len, size[0], note.steps.get("q", size[0]))
+        keys, key_starts = _stretches(self.k_len, size[1], note.steps.get("k", size[1]))
+        least, most = [], []
+        for start, end in zip(row_starts, [*row_starts[1:], len(rows)], strict=True):
+            env = self._env(q=rows[start:end, None] + self.shift, k=keys)
+            found = np.broadcast_to(evaluate(note.value, env), (end - start, len(keys)))
+            least.append(np.minimum.reduceat(found.min(0), key_starts))
+            most.append(np.maximum.reduceat(found.max(0), key_starts))
+        return np.array(least), np.array(most)
 
     def _look(self, states: Any, size: tuple[int, int], rows: int, keys: int) -> None:
         """Looks into the unknown tiles at so many rows and keys, and notes what that tells of them."""
@@ -181,6 +220,25 @@ class Mask:
                 all_ &= shown.all((1, 2))
             alike = np.where(all_, FULL, EMPTY) if every else UNKNOWN
             states[tuple(tiles.T)] = np.where(some & ~all_, MIXED, alike)
+
+
+def _stretches(length: int, tile: int, step: int) -> tuple[Any, Any]:
+    """Where stretches begin that neither cross a tile's border nor a multiple of a step; which of them begin a tile."""
+    import numpy as np
+
+    starts = np.union1d(np.arange(0, length, tile), np.arange(0, length, step))
+    return starts, np.flatnonzero(starts % tile == 0)
+
+
+def _joined(marked: Any, column: Any, until: Any = None) -> Any:
+    """In each row the columns from the first marked one to the last, or to where `until` holds first after it."""
+    import numpy as np
+
+    count = len(column)
+    first = np.where(marked, column, count).min(1, keepdims=True)
+    if until is None:
+        return (column >= first) & (column <= np.where(marked, column, -1).max(1, keepdims=True))
+    return (column >= first) & (column < np.where(until & (column > first), column, count).min(1, keepdims=True))
 
 
 @dataclass(frozen=True)

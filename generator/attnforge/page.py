@@ -56,6 +56,15 @@ class Ends:
 
 
 @dataclass(frozen=True)
+class Noted:
+    """What kernels note of each tile: `value` is JavaScript; a side that it does not hang on has a step of 0."""
+
+    rows: int
+    keys: int
+    value: str
+
+
+@dataclass(frozen=True)
 class Line:
     """A line of code as markup, and the terms that it stems from."""
 
@@ -179,12 +188,32 @@ class Page:
             found.append(Ends(lo, hi, (full_lo, full_hi) if span.can_be_full else None))
         return tuple(found)
 
+    @property
+    def noted(self) -> tuple[Noted, ...]:
+        """What kernels note of the tensors that the mask reads."""
+        notes = self.sample.known.notes if self.sample.known else ()
+        return tuple(Noted(n.steps.get("q", 0), n.steps.get("k", 0), self._script(n.value)) for n in notes)
+
+    @property
+    def ranged(self) -> bool:
+        """Whether kernels visit one range of the tiles that show something."""
+        return self.sample.known is not None and self.sample.known.ranged
+
+    @property
+    def states(self) -> tuple[str, str]:
+        """Whether a tile shows anything, and all, as JavaScript over its ends and notes."""
+        assert self.sample.known is not None
+        return self._script(self.sample.known.some), self._script(self.sample.known.every)
+
     def _script(self, node: Node) -> str:
-        names = [p.name for p in self.sample.parameters]
+        names = {parameter.name: f"p{i}" for i, parameter in enumerate(self.sample.parameters)}
+        names |= {"q_first": "qFirst", "q_last": "qLast", "k_first": "kFirst", "k_last": "kLast"}
+        for i, note in enumerate(self.sample.known.notes if self.sample.known else ()):
+            names |= {f"{note.name}_least": f"least{i}", f"{note.name}_most": f"most{i}"}
 
         def leaf(node: Node) -> str:
             name = str(node.value)
-            return f"p{names.index(name)}" if node.op == "local" else _VARIABLES.get(name, name)
+            return names[name] if node.op == "local" else _VARIABLES.get(name, name)
 
         return javascript(node, leaf)
 

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from . import walk
+from . import intervals, walk
 from .evaluation import evaluate
 from .expression import Node
 from .inputs import HEAD_AXES, Axis
+from .leaves import Side
 from .notation import source
 from .parser import LARGEST
 from .ranges import Span
+from .skips import Skips
 from .spec import Input, RuntimeOption, Spec
 
 _PRIME = 67108859  # the largest below 2**26: squares of its remainders are exact in a double
 _HEADS = 8
+_SIDES: dict[str, Side] = {"query": "q", "key": "k"}
 
 
 @dataclass(frozen=True)
@@ -33,11 +36,31 @@ class Parameter:
 
 
 @dataclass(frozen=True)
+class Note:
+    """What kernels note of each tile: the least and the greatest of a value, `NAME_least` and `NAME_most`."""
+
+    name: str
+    steps: dict[Side, int]  # how many positions of a side share one value; a side that it does not hang on is not there
+    value: Node  # a whole number over q and k
+
+
+@dataclass(frozen=True)
+class Told:
+    """What kernels find out of a call's tensors: whether a tile shows anything, and all, over notes and its ends."""
+
+    notes: tuple[Note, ...]
+    some: Node
+    every: Node
+    ranged: bool  # whether they visit one range of tiles; else they step over what shows nothing
+
+
+@dataclass(frozen=True)
 class Sample:
     """A mask and its spans with all inputs replaced: over positions, lengths and the parameters."""
 
     mask: Node
     spans: tuple[Span, ...]
+    known: Told | None
     parameters: tuple[Parameter, ...]
     notes: tuple[str, ...]  # what was taken, for people; `{name}` stands for the parameter's value
 
@@ -57,11 +80,12 @@ def take(spec: Spec) -> Sample:
     taken = _Taken(spec)
     mask = taken.replaced(whole)
     spans = tuple(taken.span(span) for span in walk.spans(spec, "k"))
+    told = taken.told(Skips(spec, "q"), whole)
     if spec.packed:
         taken.notes["one of the packed sequences"] = None
     if taken.places:
         taken.notes[" and ".join(dict.fromkeys(taken.places))] = None
-    return Sample(mask, spans, tuple(taken.parameters.values()), tuple(taken.notes))
+    return Sample(mask, spans, told, tuple(taken.parameters.values()), tuple(taken.notes))
 
 
 def _value(name: str, value: Node) -> str:
@@ -111,6 +135,22 @@ class _Taken:
             end and self.replaced(end) for end in (span.lo, span.hi, span.full_lo, span.full_hi)
         )
         return Span(lo, hi, full_lo, full_hi, span.can_be_full)
+
+    def told(self, skips: Skips, whole: Node) -> Told | None:
+        """What kernels find out of the mask, if it reads anything that tells tiles apart."""
+        if not skips.any:
+            return None
+        found = intervals.condition(whole, skips.known)
+        notes = []
+        for leaf in (*skips.noted("q"), *skips.noted("k"), *skips.blocks):
+            value = self.replaced(Node("input", leaf.index, leaf.input.name, leaf.input.dtype))
+            number = _of("where", value, 1, 0) if value.type == "bool" else value
+            extent = skips.reader.extent(leaf)
+            steps: dict[Side, int] = {side: 1 for side in _SIDES.values() if side in extent}
+            if leaf in skips.blocks:
+                steps = {_SIDES[axis.kind]: int(axis.per) for axis in leaf.input.axes if axis.kind in _SIDES}
+            notes.append(Note(leaf.name, steps, number))
+        return Told(tuple(notes), self.replaced(found.most), self.replaced(found.least), skips.ranged)
 
     def _place(self, name: str) -> None:
         self.places.append("batch entry 0" if name in ("b", "batch") else "head 0")

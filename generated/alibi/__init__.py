@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d2f495c5df86928e
-#   text hash     90f097b21726e1e1
+#   content hash  9e28dfca38e8e9a7
+#   text hash     c713ae11b94e28fa
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d2f495c5df86928e
-#   text hash     edb1a65514e34226
+#   content hash  9e28dfca38e8e9a7
+#   text hash     13c487a9856efaf2
 #   render with   attnforge render specs/alibi.yaml
 """The kernels: Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d2f495c5df86928e
-#   text hash     38ca0fa35c9e3d11
+#   content hash  9e28dfca38e8e9a7
+#   text hash     432b55510eae77b2
 #   render with   attnforge render specs/alibi.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  77e790e0bafc2113
-#   text hash     33dab9618d9dd072
+#   content hash  1364234d7fad9694
+#   text hash     8386c921c86343a7
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

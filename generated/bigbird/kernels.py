@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  77e790e0bafc2113
-#   text hash     24faa33b7785989e
+#   content hash  1364234d7fad9694
+#   text hash     8b68915bf48751dc
 #   render with   attnforge render specs/bigbird.yaml
 """The kernels: A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  77e790e0bafc2113
-#   text hash     dac7c5b318b7be17
+#   content hash  1364234d7fad9694
+#   text hash     e5773d371b723abe
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  7e9c1e6598c51e1b
-#   text hash     1796b7b7c7c6709f
+#   content hash  9e0e9a9812271ed9
+#   text hash     1e4f3fb55635b9d1
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  7e9c1e6598c51e1b
-#   text hash     a56b987caa139d06
+#   content hash  9e0e9a9812271ed9
+#   text hash     12388f3c3a5703f9
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernels: Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  7e9c1e6598c51e1b
-#   text hash     9bf4c9d1561a2695
+#   content hash  9e0e9a9812271ed9
+#   text hash     1a6edd1a6482b12c
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

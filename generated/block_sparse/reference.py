@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  7e9c1e6598c51e1b
-#   text hash     c64a207a93fc467b
+#   content hash  9e0e9a9812271ed9
+#   text hash     b7c5c56b8ad27300
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b14569d929c0052e
-#   text hash     65b4726fa2a7475f
+#   content hash  092ecf6d69b706c9
+#   text hash     9a98c293834b4849
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

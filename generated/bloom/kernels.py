@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b14569d929c0052e
-#   text hash     1640ea7c8fd58d9f
+#   content hash  092ecf6d69b706c9
+#   text hash     3fc580195228ec41
 #   render with   attnforge render specs/bloom.yaml
 """The kernels: Causal attention with linear biases and as many key heads as query heads.
 

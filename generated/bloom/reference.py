@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b14569d929c0052e
-#   text hash     12436153e51e3d03
+#   content hash  092ecf6d69b706c9
+#   text hash     00a47b036b617f29
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  67ab1936ae28a7b2
-#   text hash     f69095c43fadd863
+#   content hash  db5bd94116f01754
+#   text hash     72821911cf95fd0b
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

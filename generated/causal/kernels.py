@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  67ab1936ae28a7b2
-#   text hash     f58140f09ea8f292
+#   content hash  db5bd94116f01754
+#   text hash     62e0c325194183ce
 #   render with   attnforge render specs/causal.yaml
 """The kernels: Causal attention with grouped heads.
 

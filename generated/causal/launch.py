@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  67ab1936ae28a7b2
-#   text hash     289bc61b0e2a8e4e
+#   content hash  db5bd94116f01754
+#   text hash     1ca4f7dcc80ddd6a
 #   render with   attnforge render specs/causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

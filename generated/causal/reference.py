@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  67ab1936ae28a7b2
-#   text hash     0fb181cbb799de8e
+#   content hash  db5bd94116f01754
+#   text hash     e3135cd2af4d66b3
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  393aacd242b9767b
-#   text hash     607c0ac9e590dac1
+#   content hash  cb578c00c6a47330
+#   text hash     03e3c383717c5f88
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

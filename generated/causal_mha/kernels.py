@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  393aacd242b9767b
-#   text hash     29e84dd35d67d150
+#   content hash  cb578c00c6a47330
+#   text hash     03625a3928c2776c
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernels: Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  393aacd242b9767b
-#   text hash     a4d4860e00449151
+#   content hash  cb578c00c6a47330
+#   text hash     b343573adb78cacd
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  393aacd242b9767b
-#   text hash     877c03b9a8e2c0da
+#   content hash  cb578c00c6a47330
+#   text hash     51cc0f6fc7db513d
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  405839f84201ed6f
-#   text hash     6a16d19277d0f62a
+#   content hash  3208b2dc3ce1fef2
+#   text hash     0bba22928499f417
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  405839f84201ed6f
-#   text hash     891b95b764b5a64d
+#   content hash  3208b2dc3ce1fef2
+#   text hash     222758bf32f5edf5
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -61,6 +61,10 @@ def _check_operands(q, k, v):
             raise TypeError(f"{name}: expected a tensor, got {type(x).__name__}")
         if x.dtype not in FLOATS:
             raise TypeError(f"{name}: expected float16, bfloat16 or float32, got {_plain(x.dtype)}")
+        if x.dtype == torch.bfloat16 and os.environ.get("TRITON_INTERPRET") == "1":
+            raise TypeError(
+                f"{name}: expected float16 or float32, got bfloat16, which Triton's interpreter cannot multiply"
+            )
         if x.dim() != 4:
             raise ValueError(f"{name}: expected 4 axes (batch, tokens, heads, head size), got shape {tuple(x.shape)}")
         if not 1 <= x.shape[-1] <= 256:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  405839f84201ed6f
-#   text hash     fb37129b4d0f9876
+#   content hash  3208b2dc3ce1fef2
+#   text hash     8f420c5eabda5d43
 #   render with   attnforge render specs/cross.yaml
 """The kernels: Attention from a decoder to all of an encoder's outputs.
 

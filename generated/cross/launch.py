@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  405839f84201ed6f
-#   text hash     a9a5d7f247a0c0e6
+#   content hash  3208b2dc3ce1fef2
+#   text hash     1b2954499e5e567f
 #   render with   attnforge render specs/cross.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  405839f84201ed6f
-#   text hash     c0aa3d0c30443215
+#   content hash  3208b2dc3ce1fef2
+#   text hash     6f83b410e5d24f89
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  91a33879f06854b1
-#   text hash     8dc601a4e9a0f9e5
+#   content hash  a52fbbcbf708bb8f
+#   text hash     e4989a965588fd4b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  91a33879f06854b1
-#   text hash     dd168328ab12fc2e
+#   content hash  a52fbbcbf708bb8f
+#   text hash     1dd9bcc116fa407f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernels: Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

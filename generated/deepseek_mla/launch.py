@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  91a33879f06854b1
-#   text hash     ca8cdf3f26d4817d
+#   content hash  a52fbbcbf708bb8f
+#   text hash     c611845f28e6c2ea
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

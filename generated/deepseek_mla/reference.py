@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  91a33879f06854b1
-#   text hash     587841f8cbc4d2aa
+#   content hash  a52fbbcbf708bb8f
+#   text hash     81d38399f0f22750
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

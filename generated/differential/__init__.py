@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c95a7acc6a1558b6
-#   text hash     1f035dbeacbe0f87
+#   content hash  4a2e78d60b5c057e
+#   text hash     ca9f1d26c020fe33
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c95a7acc6a1558b6
-#   text hash     62fa983c3ec36f9c
+#   content hash  4a2e78d60b5c057e
+#   text hash     6c92e8761fd563d5
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -83,6 +83,10 @@ def _check_operands(q, k, v):
             raise TypeError(f"{name}: expected a tensor, got {type(x).__name__}")
         if x.dtype not in FLOATS:
             raise TypeError(f"{name}: expected float16, bfloat16 or float32, got {_plain(x.dtype)}")
+        if x.dtype == torch.bfloat16 and os.environ.get("TRITON_INTERPRET") == "1":
+            raise TypeError(
+                f"{name}: expected float16 or float32, got bfloat16, which Triton's interpreter cannot multiply"
+            )
         if x.dim() != 4:
             raise ValueError(f"{name}: expected 4 axes (batch, tokens, heads, head size), got shape {tuple(x.shape)}")
         if not 1 <= x.shape[-1] <= 256:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c95a7acc6a1558b6
-#   text hash     f37543d75902507d
+#   content hash  4a2e78d60b5c057e
+#   text hash     0b4cf2f5b73a8704
 #   render with   attnforge render specs/differential.yaml
 """The kernels: One of the two maps of differential attention, called once for each and subtracted.
 

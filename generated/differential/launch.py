@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c95a7acc6a1558b6
-#   text hash     9c6f99f57a7a6181
+#   content hash  4a2e78d60b5c057e
+#   text hash     b090919067eeb79e
 #   render with   attnforge render specs/differential.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

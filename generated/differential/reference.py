@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c95a7acc6a1558b6
-#   text hash     03a5214cdfb48e4e
+#   content hash  4a2e78d60b5c057e
+#   text hash     4ec726b7e7e17b38
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

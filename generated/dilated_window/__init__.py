@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  64077cac8a1682a5
-#   text hash     cd0f005f1d11a3c5
+#   content hash  3e5ccee04b20e1b2
+#   text hash     5a59b209996855ad
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

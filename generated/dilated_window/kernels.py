@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  64077cac8a1682a5
-#   text hash     1cabbbd95f17ff71
+#   content hash  3e5ccee04b20e1b2
+#   text hash     198a9f9d46c1b952
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernels: Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  64077cac8a1682a5
-#   text hash     6877b6b378b6230c
+#   content hash  3e5ccee04b20e1b2
+#   text hash     1761e78ff5319a5f
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

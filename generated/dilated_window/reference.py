@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  64077cac8a1682a5
-#   text hash     e9db581fc63243dd
+#   content hash  3e5ccee04b20e1b2
+#   text hash     8c17a32f97d5d5f6
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

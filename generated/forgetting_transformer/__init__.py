@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5bd26d97543b2a1e
-#   text hash     e37eb4a9c5ccf953
+#   content hash  2cab3225060db93d
+#   text hash     877bb12eadc52440
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

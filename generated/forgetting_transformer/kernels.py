@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5bd26d97543b2a1e
-#   text hash     abc4bb7723e6a894
+#   content hash  2cab3225060db93d
+#   text hash     03be0d2179086346
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The kernels: Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5bd26d97543b2a1e
-#   text hash     34645ec5775c6c9c
+#   content hash  2cab3225060db93d
+#   text hash     9e970cbbbf93174d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

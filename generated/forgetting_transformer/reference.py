@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5bd26d97543b2a1e
-#   text hash     55b0a8260c933d98
+#   content hash  2cab3225060db93d
+#   text hash     a035d2f2719f16d6
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  885b4ef11114e4d6
-#   text hash     9bbc3c98f824795d
+#   content hash  b1bff8d74edc75b1
+#   text hash     8a7656eec4930585
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  885b4ef11114e4d6
-#   text hash     7557d3556c587e3b
+#   content hash  b1bff8d74edc75b1
+#   text hash     a1f8b6b09d5be0a3
 #   render with   attnforge render specs/full.yaml
 """The kernels: Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  885b4ef11114e4d6
-#   text hash     93d4170bbbb8f323
+#   content hash  b1bff8d74edc75b1
+#   text hash     f14e8adeb8f9646c
 #   render with   attnforge render specs/full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  885b4ef11114e4d6
-#   text hash     960db47757844dea
+#   content hash  b1bff8d74edc75b1
+#   text hash     c0bab0fee6cb7cb1
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7994e346539a930b
-#   text hash     3e3928d3b373f921
+#   content hash  c09e2beba06e3736
+#   text hash     1d862ed37b9d3051
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7994e346539a930b
-#   text hash     7da68af45b8ecc35
+#   content hash  c09e2beba06e3736
+#   text hash     360b4277bbec2374
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7994e346539a930b
-#   text hash     73140256f28c728e
+#   content hash  c09e2beba06e3736
+#   text hash     f54421ed28c1f232
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

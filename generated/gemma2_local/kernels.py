@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0ea9b5af4baf3c3e
-#   text hash     bb5da9867e3b7e8c
+#   content hash  f41eea8dfe20e077
+#   text hash     376add7b7572ea9f
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernels: The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0ea9b5af4baf3c3e
-#   text hash     e10603107475a28c
+#   content hash  f41eea8dfe20e077
+#   text hash     4d2a3936c98ae4fa
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

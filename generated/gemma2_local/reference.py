@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0ea9b5af4baf3c3e
-#   text hash     18e021265777567a
+#   content hash  f41eea8dfe20e077
+#   text hash     b769c340bed86af0
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

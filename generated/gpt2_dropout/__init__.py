@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6dd7118d946f5bbe
-#   text hash     72e9a7701bf1ae06
+#   content hash  bdaa573d08a8959d
+#   text hash     b0931986fb978c6a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6dd7118d946f5bbe
-#   text hash     89d53e2491fb199f
+#   content hash  bdaa573d08a8959d
+#   text hash     c665875b91b68159
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernels: Causal attention with dropout of the weights, for training.
 

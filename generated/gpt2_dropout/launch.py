@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6dd7118d946f5bbe
-#   text hash     a87bf9593b8a4d85
+#   content hash  bdaa573d08a8959d
+#   text hash     c0739774d04575b7
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

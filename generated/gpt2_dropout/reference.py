@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6dd7118d946f5bbe
-#   text hash     6b642dddb9d16cf1
+#   content hash  bdaa573d08a8959d
+#   text hash     7da343b506c3e6e1
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

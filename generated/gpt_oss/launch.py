@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0120cd1a5978581c
-#   text hash     9a5a9ad446659a04
+#   content hash  54128d5c40879bba
+#   text hash     724ae5c4b0168a9f
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0120cd1a5978581c
-#   text hash     d8b620ea553b1fb8
+#   content hash  54128d5c40879bba
+#   text hash     a4629447e6d979e8
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  981e87ab4a58ded1
-#   text hash     cf295bc1c66f4e3d
+#   content hash  6df9ff06d8b3ed59
+#   text hash     2392af5783e91267
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

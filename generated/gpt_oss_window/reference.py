@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  981e87ab4a58ded1
-#   text hash     212c779c27845f4a
+#   content hash  6df9ff06d8b3ed59
+#   text hash     25e2c7ed8e94a767
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

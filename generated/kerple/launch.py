@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e4ea1822db210174
-#   text hash     b7d1bb77724694b2
+#   content hash  32edddb52f11de93
+#   text hash     53505a42d630be1f
 #   render with   attnforge render specs/kerple.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

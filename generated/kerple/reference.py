@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e4ea1822db210174
-#   text hash     42f437ec5d648cc4
+#   content hash  32edddb52f11de93
+#   text hash     cc14f8898bd696cc
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

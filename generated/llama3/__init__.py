@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  cdff5d68e9c1e606
-#   text hash     6078ebd70ae81c04
+#   content hash  903ac4a5c84ec7f0
+#   text hash     1df85361bfc849a9
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  cdff5d68e9c1e606
-#   text hash     6a92b99b7a323972
+#   content hash  903ac4a5c84ec7f0
+#   text hash     1a9a78b9d6f05931
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4462c9730556e822
-#   text hash     a47c79e46069dead
+#   content hash  7de4df05d15a82d4
+#   text hash     85c53c2ae3238ce6
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

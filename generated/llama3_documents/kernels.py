@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4462c9730556e822
-#   text hash     cd418f094802a50e
+#   content hash  7de4df05d15a82d4
+#   text hash     13b14c0c138331ed
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernels: Llama 3 on documents packed into one row, none of which sees another.
 

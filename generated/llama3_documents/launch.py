@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4462c9730556e822
-#   text hash     843090eec630412f
+#   content hash  7de4df05d15a82d4
+#   text hash     870de45d0fdba40e
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

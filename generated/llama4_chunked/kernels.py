@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b61aa4f2b2f941ac
-#   text hash     c77ad14d1a7927b8
+#   content hash  487d95ee4c3b5fd9
+#   text hash     777a5162b9935646
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernels: Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

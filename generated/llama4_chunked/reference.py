@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b61aa4f2b2f941ac
-#   text hash     029f996290a5899a
+#   content hash  487d95ee4c3b5fd9
+#   text hash     92ee4e0cb8ce9adc
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4df1a6a5e39329bd
-#   text hash     89d09aaaf671b7c6
+#   content hash  a7b49356c4beab95
+#   text hash     ff36b3f30ea2d690
 #   render with   attnforge render specs/log_decay.yaml
 """The kernels: Causal attention that forgets by a decay learned for each token and head.
 

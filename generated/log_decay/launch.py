@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4df1a6a5e39329bd
-#   text hash     021d1a4df4da39f6
+#   content hash  a7b49356c4beab95
+#   text hash     974617452c714ccb
 #   render with   attnforge render specs/log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

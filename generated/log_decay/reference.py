@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4df1a6a5e39329bd
-#   text hash     c8228469c627e258
+#   content hash  a7b49356c4beab95
+#   text hash     53fcebfcb8cfd66f
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  52107719a048776a
-#   text hash     12262e9c0b27ce8c
+#   content hash  81a87c487167cf98
+#   text hash     202b33de0bea8e20
 #   render with   attnforge render specs/longformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  52107719a048776a
-#   text hash     aeede4726bd7fa3b
+#   content hash  81a87c487167cf98
+#   text hash     9b75ab633875fa51
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

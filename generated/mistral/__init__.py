@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8b82d8b7161339b3
-#   text hash     5f1e4fa81a672d57
+#   content hash  a9619cc58a5fed8b
+#   text hash     c43f2866de9800c7
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

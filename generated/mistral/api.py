@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8b82d8b7161339b3
-#   text hash     07e2a23e63b679b8
+#   content hash  a9619cc58a5fed8b
+#   text hash     ae1189a43b7af770
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -83,6 +83,10 @@ def _check_operands(q, k, v):
             raise TypeError(f"{name}: expected a tensor, got {type(x).__name__}")
         if x.dtype not in FLOATS:
             raise TypeError(f"{name}: expected float16, bfloat16 or float32, got {_plain(x.dtype)}")
+        if x.dtype == torch.bfloat16 and os.environ.get("TRITON_INTERPRET") == "1":
+            raise TypeError(
+                f"{name}: expected float16 or float32, got bfloat16, which Triton's interpreter cannot multiply"
+            )
         if x.dim() != 4:
             raise ValueError(f"{name}: expected 4 axes (batch, tokens, heads, head size), got shape {tuple(x.shape)}")
         if not 1 <= x.shape[-1] <= 256:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8b82d8b7161339b3
-#   text hash     98f33dd296ae16c4
+#   content hash  a9619cc58a5fed8b
+#   text hash     b8430fc3df52a64b
 #   render with   attnforge render specs/mistral.yaml
 """The kernels: Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8b82d8b7161339b3
-#   text hash     39af5a54490b5ebe
+#   content hash  a9619cc58a5fed8b
+#   text hash     0dde99ac7c83afa2
 #   render with   attnforge render specs/mistral.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

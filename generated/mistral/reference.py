@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8b82d8b7161339b3
-#   text hash     870b1996ce012b57
+#   content hash  a9619cc58a5fed8b
+#   text hash     a984c4681dbec8c6
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

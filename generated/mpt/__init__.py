@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e30ccfce18a3c50c
-#   text hash     dda9f254831e2898
+#   content hash  724bb3e8176c1f23
+#   text hash     524a6c0b03be1a26
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e30ccfce18a3c50c
-#   text hash     1c381160a6b9491c
+#   content hash  724bb3e8176c1f23
+#   text hash     35d54fc0a2a92d0e
 #   render with   attnforge render specs/mpt.yaml
 """The kernels: Attention with a prefix and linear biases.
 

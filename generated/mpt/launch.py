@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e30ccfce18a3c50c
-#   text hash     0b1f1ecfe8a1ee86
+#   content hash  724bb3e8176c1f23
+#   text hash     a2c1169f5d302925
 #   render with   attnforge render specs/mpt.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

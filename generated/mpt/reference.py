@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e30ccfce18a3c50c
-#   text hash     0f0221f743bf5509
+#   content hash  724bb3e8176c1f23
+#   text hash     90d1263500dd856f
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

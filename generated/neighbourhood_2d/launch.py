@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  847a007d1805fb8f
-#   text hash     d27cda2e2a2d11b8
+#   content hash  c57f6c49491531c5
+#   text hash     26d3ae8993c62eab
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

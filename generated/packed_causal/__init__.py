@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f6b78b5d28fada6e
-#   text hash     679065829fbdecce
+#   content hash  60894ae9e1712584
+#   text hash     a8ead382aeabdf7f
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

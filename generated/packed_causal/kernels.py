@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f6b78b5d28fada6e
-#   text hash     4d1af3fa1d62f1dd
+#   content hash  60894ae9e1712584
+#   text hash     e5767dd9ae09aad5
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernels: Causal attention for sequences packed into one tensor.
 

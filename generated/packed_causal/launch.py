@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f6b78b5d28fada6e
-#   text hash     fb1d80f92a9397a8
+#   content hash  60894ae9e1712584
+#   text hash     ebecddec9a66d88c
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

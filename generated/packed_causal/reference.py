@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f6b78b5d28fada6e
-#   text hash     1a180a367036e9e4
+#   content hash  60894ae9e1712584
+#   text hash     01e7c559b419c872
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  71bcac121b81c82a
-#   text hash     5c587b91a89e3a2f
+#   content hash  c9ad22ff723962ef
+#   text hash     f72c745ae2ca4436
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

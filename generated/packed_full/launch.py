@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  71bcac121b81c82a
-#   text hash     813652077bbbe021
+#   content hash  c9ad22ff723962ef
+#   text hash     b0246e026990e3b4
 #   render with   attnforge render specs/packed_full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

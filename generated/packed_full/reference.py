@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  71bcac121b81c82a
-#   text hash     481f4e37b46627d3
+#   content hash  c9ad22ff723962ef
+#   text hash     fd443506394b8fa3
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b5c2d9fe237c9814
-#   text hash     b17b5a38a746d148
+#   content hash  49333a0166a3aa6d
+#   text hash     afd87f7da3a3b7a8
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

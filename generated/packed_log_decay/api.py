@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b5c2d9fe237c9814
-#   text hash     8c94cecc11d7a9ca
+#   content hash  49333a0166a3aa6d
+#   text hash     3fecd35dde0b583e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -94,6 +94,10 @@ def _check_operands(q, k, v):
             raise TypeError(f"{name}: expected a tensor, got {type(x).__name__}")
         if x.dtype not in FLOATS:
             raise TypeError(f"{name}: expected float16, bfloat16 or float32, got {_plain(x.dtype)}")
+        if x.dtype == torch.bfloat16 and os.environ.get("TRITON_INTERPRET") == "1":
+            raise TypeError(
+                f"{name}: expected float16 or float32, got bfloat16, which Triton's interpreter cannot multiply"
+            )
         if x.dim() != 3:
             raise ValueError(f"{name}: expected 3 axes (tokens, heads, head size), got shape {tuple(x.shape)}")
         if not 1 <= x.shape[-1] <= 256:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b5c2d9fe237c9814
-#   text hash     7e9205f105bf5c95
+#   content hash  49333a0166a3aa6d
+#   text hash     60335232a9b355c2
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The kernels: Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

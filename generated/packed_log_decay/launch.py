@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b5c2d9fe237c9814
-#   text hash     351f4d3a3a58d195
+#   content hash  49333a0166a3aa6d
+#   text hash     c125f8de5354378b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b5c2d9fe237c9814
-#   text hash     936819e68add3970
+#   content hash  49333a0166a3aa6d
+#   text hash     20bb3cef4c05f6c5
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  20810dea36f44044
-#   text hash     bf64d7ddbb102ca5
+#   content hash  2a0238100cbc7ccc
+#   text hash     63c89fe23e2b4027
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -106,6 +106,10 @@ def _check_operands(q, k, v):
             raise TypeError(f"{name}: expected a tensor, got {type(x).__name__}")
         if x.dtype not in FLOATS:
             raise TypeError(f"{name}: expected float16, bfloat16 or float32, got {_plain(x.dtype)}")
+        if x.dtype == torch.bfloat16 and os.environ.get("TRITON_INTERPRET") == "1":
+            raise TypeError(
+                f"{name}: expected float16 or float32, got bfloat16, which Triton's interpreter cannot multiply"
+            )
         if x.dim() != 3:
             raise ValueError(f"{name}: expected 3 axes (tokens, heads, head size), got shape {tuple(x.shape)}")
         if not 1 <= x.shape[-1] <= 256:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  bc225bc7e01fa298
-#   text hash     7a0802cbb513cac0
+#   content hash  d142e784d78fc159
+#   text hash     eb9021e8eea72525
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

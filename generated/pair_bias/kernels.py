@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  bc225bc7e01fa298
-#   text hash     23d0ade3e91957f1
+#   content hash  d142e784d78fc159
+#   text hash     e6ddd1753df5e529
 #   render with   attnforge render specs/pair_bias.yaml
 """The kernels: Attention with a learned bias for each pair of positions.
 

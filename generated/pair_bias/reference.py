@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  bc225bc7e01fa298
-#   text hash     f4c0aed8b3ba4b80
+#   content hash  d142e784d78fc159
+#   text hash     3a60eed7ab58386b
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  cd44c1d50a22330c
-#   text hash     d246a0b4e6bf9938
+#   content hash  eff7533e93600dc4
+#   text hash     b0bfb3daf9622361
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

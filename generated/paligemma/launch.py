@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  cd44c1d50a22330c
-#   text hash     170cd92133a5cb2a
+#   content hash  eff7533e93600dc4
+#   text hash     eb459ede85fd02e6
 #   render with   attnforge render specs/paligemma.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

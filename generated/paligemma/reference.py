@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  cd44c1d50a22330c
-#   text hash     12e1aab82e033c4b
+#   content hash  eff7533e93600dc4
+#   text hash     3e84e6a41f373eb9
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

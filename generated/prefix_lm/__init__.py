@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7b4624c52cde3393
-#   text hash     eb91811ca0ca9fdf
+#   content hash  0e62da55fd12577b
+#   text hash     1d58c2180ac86101
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

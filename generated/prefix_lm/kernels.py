@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7b4624c52cde3393
-#   text hash     08c1c9eb9c7e9ee0
+#   content hash  0e62da55fd12577b
+#   text hash     57b78963c6455092
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernels: Causal attention with a prefix, of each sequence's own length, that every query sees.
 

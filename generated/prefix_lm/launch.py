@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7b4624c52cde3393
-#   text hash     d62f4a5290ad4080
+#   content hash  0e62da55fd12577b
+#   text hash     bdc2cbfeb7b7b583
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

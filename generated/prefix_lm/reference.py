@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7b4624c52cde3393
-#   text hash     d325824bcbf97c6c
+#   content hash  0e62da55fd12577b
+#   text hash     5b7384832d5082ad
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  52714c80b10404bc
-#   text hash     a0f3fb432ee57782
+#   content hash  d132cfc04f7a8422
+#   text hash     13f685bb938a595a
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

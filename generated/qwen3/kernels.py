@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  52714c80b10404bc
-#   text hash     59eb0e17ad7c366b
+#   content hash  d132cfc04f7a8422
+#   text hash     4521461b4b4a0ae5
 #   render with   attnforge render specs/qwen3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

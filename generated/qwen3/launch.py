@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  52714c80b10404bc
-#   text hash     a233a1bb9e9a28fd
+#   content hash  d132cfc04f7a8422
+#   text hash     c92aaf929cf43788
 #   render with   attnforge render specs/qwen3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

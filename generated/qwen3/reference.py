@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  52714c80b10404bc
-#   text hash     6d122a949312a5ff
+#   content hash  d132cfc04f7a8422
+#   text hash     f7cd38039f6391cd
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

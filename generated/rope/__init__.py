@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e223c03d61ab1311
-#   text hash     babc0869cfee4765
+#   content hash  83eea49f62a5833b
+#   text hash     b77e8e0754661e88
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e223c03d61ab1311
-#   text hash     d7fdd820df81f126
+#   content hash  83eea49f62a5833b
+#   text hash     0e9e84680c31e817
 #   render with   attnforge render specs/rope.yaml
 """The kernels: Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e223c03d61ab1311
-#   text hash     06c1d619c9dba521
+#   content hash  83eea49f62a5833b
+#   text hash     b0e201b46850fc19
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

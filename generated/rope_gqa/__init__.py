@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  edff82d09a3a3c43
-#   text hash     0969f517dfa94be0
+#   content hash  e2be26b4de180470
+#   text hash     b54dc78809dde872
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  edff82d09a3a3c43
-#   text hash     e92c63cfc513b680
+#   content hash  e2be26b4de180470
+#   text hash     1ba6e867dd2e1569
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads.
 

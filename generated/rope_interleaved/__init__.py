@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  e08e5b36eafab050
-#   text hash     05fa575fe3c278d8
+#   content hash  5611c7589119c509
+#   text hash     5566ef9534bd8aed
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

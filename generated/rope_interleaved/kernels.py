@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  e08e5b36eafab050
-#   text hash     93fa697e786ebae2
+#   content hash  5611c7589119c509
+#   text hash     12d66253de8b77e5
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernels: Causal attention with rotary embedding of neighbouring components.
 

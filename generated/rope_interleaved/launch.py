@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  e08e5b36eafab050
-#   text hash     ca299f12a407a1fb
+#   content hash  5611c7589119c509
+#   text hash     eeac0c56c5192e12
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

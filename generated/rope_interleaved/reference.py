@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  e08e5b36eafab050
-#   text hash     bef969a77cbec059
+#   content hash  5611c7589119c509
+#   text hash     747aa460fa90e2dc
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  2de3925045ded83b
-#   text hash     01a90271273cf792
+#   content hash  45cceb6d61f3ba67
+#   text hash     5c91eb5e7e363bb3
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

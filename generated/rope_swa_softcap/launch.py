@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  2de3925045ded83b
-#   text hash     c35a7fb6250ec641
+#   content hash  45cceb6d61f3ba67
+#   text hash     d176fbe587f82b83
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  13132751ad8e55a3
-#   text hash     ef0a066d3b90a9c9
+#   content hash  068b58528b13896d
+#   text hash     b162809c1f89c910
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernels: Causal attention to the most recent keys, as many as each call says.
 

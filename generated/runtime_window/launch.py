@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  13132751ad8e55a3
-#   text hash     6c691b552d2f5fda
+#   content hash  068b58528b13896d
+#   text hash     8367a8e9c1505bea
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

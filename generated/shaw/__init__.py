@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  3bc9ac9f30296833
-#   text hash     504616db1df3eca7
+#   content hash  da2189ea14256263
+#   text hash     086e14819823c31a
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own.
 

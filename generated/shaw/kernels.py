@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  3bc9ac9f30296833
-#   text hash     c821484b3b1bd535
+#   content hash  da2189ea14256263
+#   text hash     82cdf3c3e618cc1a
 #   render with   attnforge render specs/shaw.yaml
 """The kernels: Attention in which each query gives each distance up to 16 a score of its own.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  3bc9ac9f30296833
-#   text hash     0b3f019afca5280e
+#   content hash  da2189ea14256263
+#   text hash     a08a6562a1dd73c5
 #   render with   attnforge render specs/shaw.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

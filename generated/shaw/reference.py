@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  3bc9ac9f30296833
-#   text hash     aec29f141f161811
+#   content hash  da2189ea14256263
+#   text hash     57241b4c84dd4a7c
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

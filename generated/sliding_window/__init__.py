@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  98e5ce7e2b69276b
-#   text hash     ea0ac7609432da7c
+#   content hash  d82689ead39c7f8b
+#   text hash     4e395133772f803c
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  98e5ce7e2b69276b
-#   text hash     a629718e7640d033
+#   content hash  d82689ead39c7f8b
+#   text hash     8112378bf43ed6cd
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernels: Causal attention to the 1024 most recent keys.
 

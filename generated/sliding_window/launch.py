@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  98e5ce7e2b69276b
-#   text hash     0099ff0a58a79d74
+#   content hash  d82689ead39c7f8b
+#   text hash     ad86c5f191d7a182
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  98e5ce7e2b69276b
-#   text hash     81da25a039ecd141
+#   content hash  d82689ead39c7f8b
+#   text hash     9cbcf340b7ac32ea
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

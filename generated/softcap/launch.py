@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  17871e206ca33d36
-#   text hash     d592cc27388f2611
+#   content hash  da7cae1a7dec34a5
+#   text hash     b9b96cbb53612237
 #   render with   attnforge render specs/softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1741c8cf19b854ed
-#   text hash     ebfe343cd457e8af
+#   content hash  4fbac6a195b8c514
+#   text hash     c612081920338b68
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernels: Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1741c8cf19b854ed
-#   text hash     96841e36341dbdc0
+#   content hash  4fbac6a195b8c514
+#   text hash     1882c2add413e614
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  122131fbac670385
-#   text hash     200ac5ee9e3c2fe2
+#   content hash  43f5ef8a551514e8
+#   text hash     6dc26fd170228cbe
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernels: Causal attention to the 1024 most recent keys and to the first four.
 

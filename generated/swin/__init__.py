@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  9fc2dd384f9a4414
-#   text hash     ed7aef3fe0899a16
+#   content hash  da231652608ac5c9
+#   text hash     3b430cbf84d688c6
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  9fc2dd384f9a4414
-#   text hash     78c1fc4f7acafb16
+#   content hash  da231652608ac5c9
+#   text hash     5a1293437306bcc7
 #   render with   attnforge render specs/swin.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  9fc2dd384f9a4414
-#   text hash     529a3cec0a34b892
+#   content hash  da231652608ac5c9
+#   text hash     7eb5c891ae018b03
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f501f1347101979e
-#   text hash     18e2a40598b34ffd
+#   content hash  f207a8b3c97d7180
+#   text hash     059a17e0edeef097
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernels: Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f501f1347101979e
-#   text hash     b4a597794f08d8ed
+#   content hash  f207a8b3c97d7180
+#   text hash     bdce89b240149721
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f501f1347101979e
-#   text hash     69783714f60d5a44
+#   content hash  f207a8b3c97d7180
+#   text hash     a43f340b5211a2cd
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

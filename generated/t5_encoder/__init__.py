@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  25cd74eaf80e2eea
-#   text hash     dc5c497f62af2577
+#   content hash  3bc33b241c684d01
+#   text hash     a2e587bd557565ce
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  25cd74eaf80e2eea
-#   text hash     7e30349254fbdde5
+#   content hash  3bc33b241c684d01
+#   text hash     d8690aea658e06ee
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  9745b4f9873a408b
-#   text hash     397b9d95d601f080
+#   content hash  de8c0271926f8ac6
+#   text hash     738b26d69b1b6d57
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

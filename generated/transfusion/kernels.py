@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  9745b4f9873a408b
-#   text hash     2dc1f804a21e9b54
+#   content hash  de8c0271926f8ac6
+#   text hash     c903f93d5a562369
 #   render with   attnforge render specs/transfusion.yaml
 """The kernels: Causal attention in which the patches of one image see each other.
 

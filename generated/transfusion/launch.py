@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  9745b4f9873a408b
-#   text hash     310363615ef55f16
+#   content hash  de8c0271926f8ac6
+#   text hash     0875e672242893ef
 #   render with   attnforge render specs/transfusion.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

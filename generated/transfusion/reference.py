@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  9745b4f9873a408b
-#   text hash     41e53c8008f1aa29
+#   content hash  de8c0271926f8ac6
+#   text hash     f886eadaa2b986a3
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b720c99375052baf
-#   text hash     d966dcdbc51e3691
+#   content hash  9b8d5ae36d191bbe
+#   text hash     79248eab10a620cf
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernels: A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b720c99375052baf
-#   text hash     eff61e156e080396
+#   content hash  9b8d5ae36d191bbe
+#   text hash     a9f788153c7d985f
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import keyword
-import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -65,12 +63,10 @@ def main() -> None:
 @click.option("--from", "origin", metavar="VARIANT", help="Start from a shipped variant.")
 def new(name: str, origin: str | None) -> None:
     """Write a commented starter spec to specs/NAME.yaml."""
-    from . import starter
+    from . import names, starter
 
-    if not re.fullmatch(r"[a-z_][a-z0-9_]*", name) or keyword.iskeyword(name):
-        raise click.BadParameter(
-            f"expected lower-case letters, digits and underscores, got {name!r}", param_hint="NAME"
-        )
+    if why := names.wrong_package(name):
+        raise click.BadParameter(why, param_hint="NAME")
     path = Path("specs") / f"{name}.yaml"
     text = starter.text(name, _find(origin) if origin else None)
     path.parent.mkdir(exist_ok=True)
@@ -79,7 +75,7 @@ def new(name: str, origin: str | None) -> None:
             file.write(text)
     except FileExistsError:
         raise click.UsageError(f"{path} exists already") from None
-    click.echo(f"{path} written; next: attnforge check {path}, attnforge render {path}")
+    click.echo(f"{path} written; next: attnforge check {path}, attnforge test {path}, attnforge render {path}")
 
 
 @main.command("list")

@@ -44,6 +44,11 @@ _FOREIGN = {
 }  # fmt: skip
 
 
+# what papers call the positions
+_MEANT = {"i": "'q', the query's position?", "j": "'k', the key's position?"}
+_MEANT |= {"q_idx": _MEANT["i"], "kv_idx": _MEANT["j"], "kv": _MEANT["j"]}
+
+
 @dataclass(frozen=True)
 class Runtime:
     """An option that the call decides."""
@@ -172,6 +177,8 @@ class _Walk:
         return None
 
     def _near(self, name: str) -> str:
+        if name in _MEANT:
+            return f" (did you mean {_MEANT[name]})"
         near = difflib.get_close_matches(name, sorted(self.scope.names()), 1)
         return f" (did you mean {near[0]!r}?)" if near else ""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from . import calculus, plan, walk
+from .binding import label
 from .expression import Node
 from .inputs import Axis
 from .leaves import Side
@@ -53,8 +54,8 @@ def formula(spec: Spec) -> Section:
         dims = f"{spec.rope.dims} components" if spec.rope.dims else "all components"
         turned = f"q and k turned by cos and sin, {spec.rope.layout} layout, {dims}"
     lines = [("score = scale * (q . k)", turned)]
-    lines += [(f"score = {source(term.score)}", term.label) for term in spec.scores]
-    lines += [(f"visible if {source(mask.keep)}", mask.label) for mask in spec.masks]
+    lines += [(f"score = {source(term.score)}", _name(term.label)) for term in spec.scores]
+    lines += [(f"visible if {source(mask.keep)}", _name(mask.label)) for mask in spec.masks]
     seen = "logsumexp of score over the visible keys"
     lines.append((f"lse = log(exp(sinks) + exp({seen}))" if spec.sink else f"lse = {seen}", ""))
     weight = "exp(score - lse)"
@@ -67,10 +68,16 @@ def derivatives(spec: Spec) -> Section:
     learned = [given.name for given in spec.inputs if given.grad]
     lines: list[tuple[str, str]] = []
     for term in spec.scores:
+        note = label(term.label) if len(spec.scores) > 1 else _name(term.label)
         shared, slopes = calculus.slopes(term.score, learned)
-        lines += [(f"{name} = {source(node)}", term.label) for name, node in shared]
-        lines += [(f"d score / d {source(x)} = {source(slope)}", term.label) for x, slope in slopes]
+        lines += [(f"{name} = {source(node)}", note) for name, node in shared]
+        lines += [(f"d score / d {source(x)} = {source(slope)}", note) for x, slope in slopes]
     return Section("Derivatives of the score terms", tuple(lines))
+
+
+def _name(label: str) -> str:
+    """The name of a term; an inline expression has none and says what it is."""
+    return label if label.isidentifier() else ""
 
 
 def meaning(argument: Argument) -> str:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9e28dfca38e8e9a7
-#   text hash     42667b14e598e972
+#   content hash  22f942ffc79183ff
+#   text hash     1a913799487693cc
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9e28dfca38e8e9a7
-#   text hash     13c487a9856efaf2
+#   content hash  22f942ffc79183ff
+#   text hash     81fb840981ab9547
 #   render with   attnforge render specs/alibi.yaml
 """The kernels: Causal attention with linear biases, one slope a head.
 

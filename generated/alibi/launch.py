@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9e28dfca38e8e9a7
-#   text hash     432b55510eae77b2
+#   content hash  22f942ffc79183ff
+#   text hash     cb83bcfae44665a5
 #   render with   attnforge render specs/alibi.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9e28dfca38e8e9a7
-#   text hash     53fc2ee8be8b7a61
+#   content hash  22f942ffc79183ff
+#   text hash     4bfb3453f19ceffd
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

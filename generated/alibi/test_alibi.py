@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9e28dfca38e8e9a7
-#   text hash     22edf63d0eaf8ee3
+#   content hash  22f942ffc79183ff
+#   text hash     93fbbed45f7fa391
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1364234d7fad9694
-#   text hash     8386c921c86343a7
+#   content hash  13a057b7db1982a7
+#   text hash     61c12f9177e4c4b4
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

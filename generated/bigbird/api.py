@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1364234d7fad9694
-#   text hash     78a3c9e7f2a980fe
+#   content hash  13a057b7db1982a7
+#   text hash     6ea61e188e6982d9
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1364234d7fad9694
-#   text hash     33a6bdc5c8a75e9e
+#   content hash  13a057b7db1982a7
+#   text hash     7691b2deec939c3a
 #   render with   attnforge render specs/bigbird.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1364234d7fad9694
-#   text hash     e5773d371b723abe
+#   content hash  13a057b7db1982a7
+#   text hash     0e5751d105a77984
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

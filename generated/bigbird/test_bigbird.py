@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1364234d7fad9694
-#   text hash     5370f6d0498bbe3a
+#   content hash  13a057b7db1982a7
+#   text hash     1b57850061e40042
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

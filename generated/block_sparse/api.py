@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9e0e9a9812271ed9
-#   text hash     97e3a7e5a560fd27
+#   content hash  be8d80dce4671b86
+#   text hash     9f5104ed74dcdb70
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9e0e9a9812271ed9
-#   text hash     12388f3c3a5703f9
+#   content hash  be8d80dce4671b86
+#   text hash     caa66ff6133a4719
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernels: Attention between the blocks of 64 positions that a mask allows.
 

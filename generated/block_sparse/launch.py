@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9e0e9a9812271ed9
-#   text hash     1a6edd1a6482b12c
+#   content hash  be8d80dce4671b86
+#   text hash     58419db13d804ba1
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9e0e9a9812271ed9
-#   text hash     b7c5c56b8ad27300
+#   content hash  be8d80dce4671b86
+#   text hash     706235d199d0045d
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

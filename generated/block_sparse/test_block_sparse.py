@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9e0e9a9812271ed9
-#   text hash     978a7108b2a06034
+#   content hash  be8d80dce4671b86
+#   text hash     ffde5d16383cfc85
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  092ecf6d69b706c9
-#   text hash     9a98c293834b4849
+#   content hash  df98eac588689cfb
+#   text hash     108d3bb3ff4559c8
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

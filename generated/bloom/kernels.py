@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  092ecf6d69b706c9
-#   text hash     3fc580195228ec41
+#   content hash  df98eac588689cfb
+#   text hash     96f6b058ace1c92f
 #   render with   attnforge render specs/bloom.yaml
 """The kernels: Causal attention with linear biases and as many key heads as query heads.
 

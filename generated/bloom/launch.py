@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  092ecf6d69b706c9
-#   text hash     6e5f77d2073d43f4
+#   content hash  df98eac588689cfb
+#   text hash     3323b7d9df92f1ac
 #   render with   attnforge render specs/bloom.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  092ecf6d69b706c9
-#   text hash     00a47b036b617f29
+#   content hash  df98eac588689cfb
+#   text hash     809151c998cda395
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

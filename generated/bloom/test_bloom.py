@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  092ecf6d69b706c9
-#   text hash     8542248e40322813
+#   content hash  df98eac588689cfb
+#   text hash     f41020d3f9d772ab
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  db5bd94116f01754
-#   text hash     72821911cf95fd0b
+#   content hash  46dcd523b46e80f2
+#   text hash     f4146f4adc232e15
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  db5bd94116f01754
-#   text hash     62e0c325194183ce
+#   content hash  46dcd523b46e80f2
+#   text hash     428638f6f584eb90
 #   render with   attnforge render specs/causal.yaml
 """The kernels: Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  db5bd94116f01754
-#   text hash     1ca4f7dcc80ddd6a
+#   content hash  46dcd523b46e80f2
+#   text hash     b99c3f0eae044e1b
 #   render with   attnforge render specs/causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  db5bd94116f01754
-#   text hash     e3135cd2af4d66b3
+#   content hash  46dcd523b46e80f2
+#   text hash     a5df623af99a5e42
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  db5bd94116f01754
-#   text hash     adbfe152296de03f
+#   content hash  46dcd523b46e80f2
+#   text hash     172a61ba2ff64634
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

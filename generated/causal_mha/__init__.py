@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  cb578c00c6a47330
-#   text hash     03e3c383717c5f88
+#   content hash  8b2b85d59a50929b
+#   text hash     fad0a29ec2cfe4e5
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

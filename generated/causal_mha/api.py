@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  cb578c00c6a47330
-#   text hash     412254118b86cfd2
+#   content hash  8b2b85d59a50929b
+#   text hash     869f73521a801948
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

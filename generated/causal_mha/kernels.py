@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  cb578c00c6a47330
-#   text hash     03625a3928c2776c
+#   content hash  8b2b85d59a50929b
+#   text hash     9e4158b4a32f30d4
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernels: Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  cb578c00c6a47330
-#   text hash     51cc0f6fc7db513d
+#   content hash  8b2b85d59a50929b
+#   text hash     ae7a0b0faff77fd3
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  cb578c00c6a47330
-#   text hash     e8cb99e352501ee9
+#   content hash  8b2b85d59a50929b
+#   text hash     00ed4514de8c2831
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3208b2dc3ce1fef2
-#   text hash     222758bf32f5edf5
+#   content hash  48c4427ba33d35fe
+#   text hash     8dd7d67fefb81b5a
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3208b2dc3ce1fef2
-#   text hash     8f420c5eabda5d43
+#   content hash  48c4427ba33d35fe
+#   text hash     84ef062baa5cb890
 #   render with   attnforge render specs/cross.yaml
 """The kernels: Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3208b2dc3ce1fef2
-#   text hash     1b2954499e5e567f
+#   content hash  48c4427ba33d35fe
+#   text hash     0f7a38eb84bfdb9a
 #   render with   attnforge render specs/cross.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

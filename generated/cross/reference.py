@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3208b2dc3ce1fef2
-#   text hash     6f83b410e5d24f89
+#   content hash  48c4427ba33d35fe
+#   text hash     d1be8cf230463498
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3208b2dc3ce1fef2
-#   text hash     f931928444f8e1e7
+#   content hash  48c4427ba33d35fe
+#   text hash     c857e4abc042d15f
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

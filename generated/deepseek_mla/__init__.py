@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a52fbbcbf708bb8f
-#   text hash     e4989a965588fd4b
+#   content hash  7a89503790f27b49
+#   text hash     50c34a0c0ba106b4
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

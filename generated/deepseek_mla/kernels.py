@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a52fbbcbf708bb8f
-#   text hash     1dd9bcc116fa407f
+#   content hash  7a89503790f27b49
+#   text hash     cb51b6012b9652f4
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernels: Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

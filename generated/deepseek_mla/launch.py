@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a52fbbcbf708bb8f
-#   text hash     c611845f28e6c2ea
+#   content hash  7a89503790f27b49
+#   text hash     870be9de3af1bcac
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a52fbbcbf708bb8f
-#   text hash     81d38399f0f22750
+#   content hash  7a89503790f27b49
+#   text hash     9b336418f125e3f2
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

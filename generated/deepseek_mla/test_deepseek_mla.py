@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a52fbbcbf708bb8f
-#   text hash     8cd0c9b5622591e2
+#   content hash  7a89503790f27b49
+#   text hash     c1f1a156a18bee52
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

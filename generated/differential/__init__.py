@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  4a2e78d60b5c057e
-#   text hash     ca9f1d26c020fe33
+#   content hash  9e95a7d056707a4c
+#   text hash     2c2afcb2af584dc5
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

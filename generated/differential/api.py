@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  4a2e78d60b5c057e
-#   text hash     6c92e8761fd563d5
+#   content hash  9e95a7d056707a4c
+#   text hash     a7efac6864c07fa9
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  4a2e78d60b5c057e
-#   text hash     b090919067eeb79e
+#   content hash  9e95a7d056707a4c
+#   text hash     964ec27686115f27
 #   render with   attnforge render specs/differential.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  4a2e78d60b5c057e
-#   text hash     4ec726b7e7e17b38
+#   content hash  9e95a7d056707a4c
+#   text hash     6eabc32cdf353978
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  4a2e78d60b5c057e
-#   text hash     c771394ac0e0e794
+#   content hash  9e95a7d056707a4c
+#   text hash     a1fcb9cd60f908f0
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3e5ccee04b20e1b2
-#   text hash     7e4bad2a515449bd
+#   content hash  67b53ad3be00a005
+#   text hash     448da629e036287a
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3e5ccee04b20e1b2
-#   text hash     198a9f9d46c1b952
+#   content hash  67b53ad3be00a005
+#   text hash     a74a66bd82d8726a
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernels: Causal attention to every fourth of the 512 most recent keys.
 

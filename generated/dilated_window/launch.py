@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3e5ccee04b20e1b2
-#   text hash     1761e78ff5319a5f
+#   content hash  67b53ad3be00a005
+#   text hash     c59473d1c2e811af
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3e5ccee04b20e1b2
-#   text hash     8c17a32f97d5d5f6
+#   content hash  67b53ad3be00a005
+#   text hash     b111ba4902cbcf6d
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3e5ccee04b20e1b2
-#   text hash     1b08bf493002a6a4
+#   content hash  67b53ad3be00a005
+#   text hash     45feba814cc5424e
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2cab3225060db93d
-#   text hash     b695fb4fa9f5a3d7
+#   content hash  fc4fb95f4ccdf68f
+#   text hash     b94cad55e9580cb8
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

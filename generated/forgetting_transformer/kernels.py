@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2cab3225060db93d
-#   text hash     03be0d2179086346
+#   content hash  fc4fb95f4ccdf68f
+#   text hash     d01d78ac4f02300e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The kernels: Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2cab3225060db93d
-#   text hash     9e970cbbbf93174d
+#   content hash  fc4fb95f4ccdf68f
+#   text hash     5834be8eaf7f6876
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

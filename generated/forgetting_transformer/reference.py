@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2cab3225060db93d
-#   text hash     a035d2f2719f16d6
+#   content hash  fc4fb95f4ccdf68f
+#   text hash     444288ef09992ab8
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

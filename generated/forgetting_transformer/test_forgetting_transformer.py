@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2cab3225060db93d
-#   text hash     15d0920a0a38d403
+#   content hash  fc4fb95f4ccdf68f
+#   text hash     690ccf0563d747fb
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b1bff8d74edc75b1
-#   text hash     8a7656eec4930585
+#   content hash  00fa4100e4a6a210
+#   text hash     7723c94314c3e510
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

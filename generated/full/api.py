@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b1bff8d74edc75b1
-#   text hash     3445c9b4e332dbc4
+#   content hash  00fa4100e4a6a210
+#   text hash     6476c39aa5c2507e
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b1bff8d74edc75b1
-#   text hash     a1f8b6b09d5be0a3
+#   content hash  00fa4100e4a6a210
+#   text hash     5435e5e3f0d873a2
 #   render with   attnforge render specs/full.yaml
 """The kernels: Softmax attention without a mask.
 

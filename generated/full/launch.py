@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b1bff8d74edc75b1
-#   text hash     f14e8adeb8f9646c
+#   content hash  00fa4100e4a6a210
+#   text hash     35adbe4f8d2cf210
 #   render with   attnforge render specs/full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

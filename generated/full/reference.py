@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b1bff8d74edc75b1
-#   text hash     c0bab0fee6cb7cb1
+#   content hash  00fa4100e4a6a210
+#   text hash     645debac20565f7a
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

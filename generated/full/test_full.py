@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b1bff8d74edc75b1
-#   text hash     9b59460462c68f81
+#   content hash  00fa4100e4a6a210
+#   text hash     19b6544943906ceb
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

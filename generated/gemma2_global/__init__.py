@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c09e2beba06e3736
-#   text hash     1d862ed37b9d3051
+#   content hash  0a4acf6e136d90cd
+#   text hash     f2158a806e47eb75
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

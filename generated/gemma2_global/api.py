@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c09e2beba06e3736
-#   text hash     d40b98baa1947b2a
+#   content hash  0a4acf6e136d90cd
+#   text hash     e409b35f38d91886
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

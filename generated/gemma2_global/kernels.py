@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c09e2beba06e3736
-#   text hash     ffc827219b5e9eb1
+#   content hash  0a4acf6e136d90cd
+#   text hash     fa8f45591a1c2f49
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernels: The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c09e2beba06e3736
-#   text hash     f54421ed28c1f232
+#   content hash  0a4acf6e136d90cd
+#   text hash     6e17b17d84957bf8
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

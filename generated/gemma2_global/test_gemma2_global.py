@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c09e2beba06e3736
-#   text hash     4ecea42dfce4ea5a
+#   content hash  0a4acf6e136d90cd
+#   text hash     3607dbd92017fa7a
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

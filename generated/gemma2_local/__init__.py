@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f41eea8dfe20e077
-#   text hash     98c65d7954394134
+#   content hash  827dd67c1657a510
+#   text hash     5542fbc6546be346
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

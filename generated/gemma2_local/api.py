@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f41eea8dfe20e077
-#   text hash     3c74b4cd9d4d4886
+#   content hash  827dd67c1657a510
+#   text hash     d2bfde1ef4d3fb23
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f41eea8dfe20e077
-#   text hash     376add7b7572ea9f
+#   content hash  827dd67c1657a510
+#   text hash     7da755e0fe85d531
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernels: The local layers of Gemma 2, with a window and capped scores.
 

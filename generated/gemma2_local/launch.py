@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f41eea8dfe20e077
-#   text hash     4d2a3936c98ae4fa
+#   content hash  827dd67c1657a510
+#   text hash     8535e3cfa5a5b3c8
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f41eea8dfe20e077
-#   text hash     b769c340bed86af0
+#   content hash  827dd67c1657a510
+#   text hash     891d2f10e8a9da5c
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

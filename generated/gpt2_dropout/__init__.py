@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  bdaa573d08a8959d
-#   text hash     b0931986fb978c6a
+#   content hash  e4d8e32bd84c7cb5
+#   text hash     89b4681938a715bc
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  bdaa573d08a8959d
-#   text hash     d7728ef52f7cd46a
+#   content hash  e4d8e32bd84c7cb5
+#   text hash     d1ae2a2d33623a2b
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

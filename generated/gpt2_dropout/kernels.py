@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  bdaa573d08a8959d
-#   text hash     c665875b91b68159
+#   content hash  e4d8e32bd84c7cb5
+#   text hash     a11586a6b0488ad9
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernels: Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  bdaa573d08a8959d
-#   text hash     c0739774d04575b7
+#   content hash  e4d8e32bd84c7cb5
+#   text hash     fdaf2c4a3d289751
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  bdaa573d08a8959d
-#   text hash     76ac9c29ffd1d726
+#   content hash  e4d8e32bd84c7cb5
+#   text hash     9dad13d5aad71ae1
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

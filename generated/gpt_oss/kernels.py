@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  54128d5c40879bba
-#   text hash     ca625a170683f03c
+#   content hash  60ae99a69c5a4008
+#   text hash     df229acc1b081eb1
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernels: The full layers of gpt-oss, with a learned sink for each head.
 

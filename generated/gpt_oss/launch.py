@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  54128d5c40879bba
-#   text hash     724ae5c4b0168a9f
+#   content hash  60ae99a69c5a4008
+#   text hash     8e30402f3ed40dd5
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  54128d5c40879bba
-#   text hash     a4629447e6d979e8
+#   content hash  60ae99a69c5a4008
+#   text hash     53d6607b5f656d87
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -58,7 +58,7 @@ def _attend(q, k, v, cos, sin, positions, sinks, scale, rounds_to):
     q, k = _round(q, rounds_to, forward=True), _round(k, rounds_to, forward=True)
     k, v = (x.repeat_interleave(heads // x.shape[2], 2) for x in (k, v))
     if q_len == 0 or k_len == 0:  # no place that a term could speak of
-        lse = sinks.to(dtype)[None, :, None].expand(q.shape[0], -1, q_len)
+        lse = sinks.to(dtype)[:, None].expand(q.shape[0], heads, q_len)
         return torch.einsum("bihd,bjhd,bjhe->bihe", q, k, v), lse
 
     score = _round(torch.einsum("bihd,bjhd->bhij", q, k), rounds_to, backward=True) * scale

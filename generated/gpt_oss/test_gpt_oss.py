@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  54128d5c40879bba
-#   text hash     1ca77c9eaa0fb2d4
+#   content hash  60ae99a69c5a4008
+#   text hash     116b1a083ae00ef5
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  6df9ff06d8b3ed59
-#   text hash     18823a698ecbf771
+#   content hash  c295c3d8e9c16a71
+#   text hash     5451f3cac5796c4b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

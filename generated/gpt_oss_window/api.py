@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  6df9ff06d8b3ed59
-#   text hash     7e4d72a732d5458c
+#   content hash  c295c3d8e9c16a71
+#   text hash     43d8aacf863d269d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  6df9ff06d8b3ed59
-#   text hash     3e7d11ec609a44e3
+#   content hash  c295c3d8e9c16a71
+#   text hash     0d6a308c9c1b2c8c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernels: The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  6df9ff06d8b3ed59
-#   text hash     25e2c7ed8e94a767
+#   content hash  c295c3d8e9c16a71
+#   text hash     b3e4434e878bf7f6
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -58,7 +58,7 @@ def _attend(q, k, v, cos, sin, positions, sinks, scale, rounds_to):
     q, k = _round(q, rounds_to, forward=True), _round(k, rounds_to, forward=True)
     k, v = (x.repeat_interleave(heads // x.shape[2], 2) for x in (k, v))
     if q_len == 0 or k_len == 0:  # no place that a term could speak of
-        lse = sinks.to(dtype)[None, :, None].expand(q.shape[0], -1, q_len)
+        lse = sinks.to(dtype)[:, None].expand(q.shape[0], heads, q_len)
         return torch.einsum("bihd,bjhd,bjhe->bihe", q, k, v), lse
 
     score = _round(torch.einsum("bihd,bjhd->bhij", q, k), rounds_to, backward=True) * scale

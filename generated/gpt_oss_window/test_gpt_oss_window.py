@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  6df9ff06d8b3ed59
-#   text hash     2cc022c2173edfd2
+#   content hash  c295c3d8e9c16a71
+#   text hash     1be7c8842545fe82
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

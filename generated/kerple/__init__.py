@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  32edddb52f11de93
-#   text hash     757f9e7070477561
+#   content hash  ab69a503e54b9383
+#   text hash     121af9cbb4925b95
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

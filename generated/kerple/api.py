@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  32edddb52f11de93
-#   text hash     0085fe14dad2a088
+#   content hash  ab69a503e54b9383
+#   text hash     a5b92e04ac52e69f
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

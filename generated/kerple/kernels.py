@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  32edddb52f11de93
-#   text hash     8d4b00f5258f9da5
+#   content hash  ab69a503e54b9383
+#   text hash     f2c19da1dae6a8d0
 #   render with   attnforge render specs/kerple.yaml
 """The kernels: Causal attention that falls with the logarithm of the distance, at a learned rate.
 

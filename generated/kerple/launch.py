@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  32edddb52f11de93
-#   text hash     53505a42d630be1f
+#   content hash  ab69a503e54b9383
+#   text hash     12052282de6b31c1
 #   render with   attnforge render specs/kerple.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  32edddb52f11de93
-#   text hash     4e5fcf8cada1c2a1
+#   content hash  ab69a503e54b9383
+#   text hash     73569cf1da7587e0
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  903ac4a5c84ec7f0
-#   text hash     85a614743916d333
+#   content hash  e15d732165ed1da7
+#   text hash     f56756810aaf4724
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

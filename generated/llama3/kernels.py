@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  903ac4a5c84ec7f0
-#   text hash     92a193ba47c86c72
+#   content hash  e15d732165ed1da7
+#   text hash     02a7f00aed076a04
 #   render with   attnforge render specs/llama3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  903ac4a5c84ec7f0
-#   text hash     ae351cd3cee0e49a
+#   content hash  e15d732165ed1da7
+#   text hash     31bd870d93708956
 #   render with   attnforge render specs/llama3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

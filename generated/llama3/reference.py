@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  903ac4a5c84ec7f0
-#   text hash     1a9a78b9d6f05931
+#   content hash  e15d732165ed1da7
+#   text hash     56e6ef7f2c56c6de
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

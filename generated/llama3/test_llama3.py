@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  903ac4a5c84ec7f0
-#   text hash     cf697ec41244a603
+#   content hash  e15d732165ed1da7
+#   text hash     141a53ea03d9f484
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  7de4df05d15a82d4
-#   text hash     85c53c2ae3238ce6
+#   content hash  85b0d30eb7ddfafe
+#   text hash     995fcfe93c8d958a
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

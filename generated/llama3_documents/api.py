@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  7de4df05d15a82d4
-#   text hash     7ede00c0eabedd70
+#   content hash  85b0d30eb7ddfafe
+#   text hash     408fbed0997b4cff
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  7de4df05d15a82d4
-#   text hash     13b14c0c138331ed
+#   content hash  85b0d30eb7ddfafe
+#   text hash     bff5d92097cfbc4e
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernels: Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  7de4df05d15a82d4
-#   text hash     94057cf9b4086d9f
+#   content hash  85b0d30eb7ddfafe
+#   text hash     bc9ba09fad242c0b
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

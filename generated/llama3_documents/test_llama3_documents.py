@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  7de4df05d15a82d4
-#   text hash     d2847d1302fb1b4d
+#   content hash  85b0d30eb7ddfafe
+#   text hash     a6b78f9d53d40705
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

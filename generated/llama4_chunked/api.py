@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  487d95ee4c3b5fd9
-#   text hash     988a1c2306f0a0e5
+#   content hash  172d14b24f40d819
+#   text hash     6400d245d89f4089
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

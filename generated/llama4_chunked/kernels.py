@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  487d95ee4c3b5fd9
-#   text hash     777a5162b9935646
+#   content hash  172d14b24f40d819
+#   text hash     33d6663f39078393
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernels: Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  487d95ee4c3b5fd9
-#   text hash     0b89ba9e3f6bb2d1
+#   content hash  172d14b24f40d819
+#   text hash     625399ea0034e0a9
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  487d95ee4c3b5fd9
-#   text hash     42dafbb224e42471
+#   content hash  172d14b24f40d819
+#   text hash     4c7a3174d38154fb
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a7b49356c4beab95
-#   text hash     c2f146c35616fa04
+#   content hash  1c1676ddfdcb110d
+#   text hash     a326ccf5cbf68d6d
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a7b49356c4beab95
-#   text hash     ff36b3f30ea2d690
+#   content hash  1c1676ddfdcb110d
+#   text hash     d02b8ca81ac66fd8
 #   render with   attnforge render specs/log_decay.yaml
 """The kernels: Causal attention that forgets by a decay learned for each token and head.
 

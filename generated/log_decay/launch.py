@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a7b49356c4beab95
-#   text hash     974617452c714ccb
+#   content hash  1c1676ddfdcb110d
+#   text hash     1be3cb1a533c19fb
 #   render with   attnforge render specs/log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a7b49356c4beab95
-#   text hash     53fcebfcb8cfd66f
+#   content hash  1c1676ddfdcb110d
+#   text hash     ca8e98f643b82cd7
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a7b49356c4beab95
-#   text hash     ce427947e72c3145
+#   content hash  1c1676ddfdcb110d
+#   text hash     9a83c51b9c279def
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

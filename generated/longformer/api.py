@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  81a87c487167cf98
-#   text hash     c0f54dd07573f74b
+#   content hash  0415a06dacd29e8a
+#   text hash     16560b8c518bbab1
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  81a87c487167cf98
-#   text hash     580a9de416c3da9c
+#   content hash  0415a06dacd29e8a
+#   text hash     7eb5947fd687e29d
 #   render with   attnforge render specs/longformer.yaml
 """The kernels: A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  81a87c487167cf98
-#   text hash     202b33de0bea8e20
+#   content hash  0415a06dacd29e8a
+#   text hash     a698c76406babdb6
 #   render with   attnforge render specs/longformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  81a87c487167cf98
-#   text hash     9b75ab633875fa51
+#   content hash  0415a06dacd29e8a
+#   text hash     5b37d20ff030e1c2
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

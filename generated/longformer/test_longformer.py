@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  81a87c487167cf98
-#   text hash     06ba47b80e397c8f
+#   content hash  0415a06dacd29e8a
+#   text hash     4536af3857b19a5f
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

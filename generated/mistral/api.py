@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a9619cc58a5fed8b
-#   text hash     ae1189a43b7af770
+#   content hash  b7426841cb96f673
+#   text hash     21baf30ca3ea2119
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a9619cc58a5fed8b
-#   text hash     b8430fc3df52a64b
+#   content hash  b7426841cb96f673
+#   text hash     1a323551c5347b05
 #   render with   attnforge render specs/mistral.yaml
 """The kernels: Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a9619cc58a5fed8b
-#   text hash     0dde99ac7c83afa2
+#   content hash  b7426841cb96f673
+#   text hash     67c930f12442cca8
 #   render with   attnforge render specs/mistral.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

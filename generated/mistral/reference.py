@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a9619cc58a5fed8b
-#   text hash     a984c4681dbec8c6
+#   content hash  b7426841cb96f673
+#   text hash     2ccf34d73a94a1ad
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

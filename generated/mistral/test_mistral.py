@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a9619cc58a5fed8b
-#   text hash     32e3cfbed805913f
+#   content hash  b7426841cb96f673
+#   text hash     fe965127caee8061
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

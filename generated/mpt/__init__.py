@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  724bb3e8176c1f23
-#   text hash     524a6c0b03be1a26
+#   content hash  6ff3c117935121d3
+#   text hash     1094275b99ed9744
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  724bb3e8176c1f23
-#   text hash     35d54fc0a2a92d0e
+#   content hash  6ff3c117935121d3
+#   text hash     5016fac9b3880d2b
 #   render with   attnforge render specs/mpt.yaml
 """The kernels: Attention with a prefix and linear biases.
 

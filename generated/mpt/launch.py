@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  724bb3e8176c1f23
-#   text hash     a2c1169f5d302925
+#   content hash  6ff3c117935121d3
+#   text hash     2b89bb8609aa2ca2
 #   render with   attnforge render specs/mpt.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

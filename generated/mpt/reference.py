@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  724bb3e8176c1f23
-#   text hash     90d1263500dd856f
+#   content hash  6ff3c117935121d3
+#   text hash     444c8caa0ad317cb
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

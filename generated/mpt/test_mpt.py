@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  724bb3e8176c1f23
-#   text hash     499d74997bbece46
+#   content hash  6ff3c117935121d3
+#   text hash     b0e85f51770742ea
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c57f6c49491531c5
-#   text hash     bdb9cc8f49f3aeb0
+#   content hash  8bbcee569799d8eb
+#   text hash     71f42977cba653e5
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see those at most 3 rows and columns away.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c57f6c49491531c5
-#   text hash     3a085638c6f014f7
+#   content hash  8bbcee569799d8eb
+#   text hash     93d038f169168367
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernels: Cells of an image of 32 columns see those at most 3 rows and columns away.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c57f6c49491531c5
-#   text hash     26d3ae8993c62eab
+#   content hash  8bbcee569799d8eb
+#   text hash     e58f93cd61fead4d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c57f6c49491531c5
-#   text hash     5d94b679204bdaf1
+#   content hash  8bbcee569799d8eb
+#   text hash     9452c996bb00b168
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

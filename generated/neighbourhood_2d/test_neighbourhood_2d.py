@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c57f6c49491531c5
-#   text hash     155b84bceee6b122
+#   content hash  8bbcee569799d8eb
+#   text hash     be6ec4a2594a5f8b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  60894ae9e1712584
-#   text hash     a8ead382aeabdf7f
+#   content hash  87932fc6fa0c5f86
+#   text hash     148ba349c9e9a9ac
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  60894ae9e1712584
-#   text hash     990964038a00834a
+#   content hash  87932fc6fa0c5f86
+#   text hash     63e68b5644cc5a27
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

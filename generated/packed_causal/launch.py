@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  60894ae9e1712584
-#   text hash     ebecddec9a66d88c
+#   content hash  87932fc6fa0c5f86
+#   text hash     7e419c0a9ebfb41b
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

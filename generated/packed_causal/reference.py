@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  60894ae9e1712584
-#   text hash     01e7c559b419c872
+#   content hash  87932fc6fa0c5f86
+#   text hash     1442862baab5911b
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  60894ae9e1712584
-#   text hash     b225c55c42f1f412
+#   content hash  87932fc6fa0c5f86
+#   text hash     68ca5c7ab3bb123e
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c9ad22ff723962ef
-#   text hash     f72c745ae2ca4436
+#   content hash  54693de80d2b2660
+#   text hash     537887531e4f0946
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

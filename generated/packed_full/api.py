@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c9ad22ff723962ef
-#   text hash     79ca6d8c2ce42a60
+#   content hash  54693de80d2b2660
+#   text hash     07b166f4425bbcf8
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

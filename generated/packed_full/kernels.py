@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c9ad22ff723962ef
-#   text hash     20205af4a6ef3628
+#   content hash  54693de80d2b2660
+#   text hash     31265da361c6e369
 #   render with   attnforge render specs/packed_full.yaml
 """The kernels: Softmax attention without a mask, for sequences packed into one tensor.
 

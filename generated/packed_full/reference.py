@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c9ad22ff723962ef
-#   text hash     fd443506394b8fa3
+#   content hash  54693de80d2b2660
+#   text hash     2227df5ce28a7f7b
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

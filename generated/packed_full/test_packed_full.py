@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c9ad22ff723962ef
-#   text hash     e527527c0b1dcd54
+#   content hash  54693de80d2b2660
+#   text hash     6b0dcb12d6fc1181
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

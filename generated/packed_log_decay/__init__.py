@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  49333a0166a3aa6d
-#   text hash     afd87f7da3a3b7a8
+#   content hash  ee2197399733c92e
+#   text hash     f6735e6a29b68f64
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

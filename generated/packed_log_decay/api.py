@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  49333a0166a3aa6d
-#   text hash     3fecd35dde0b583e
+#   content hash  ee2197399733c92e
+#   text hash     3c635989b46be384
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  49333a0166a3aa6d
-#   text hash     c125f8de5354378b
+#   content hash  ee2197399733c92e
+#   text hash     16b13230d9d0f582
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  49333a0166a3aa6d
-#   text hash     20bb3cef4c05f6c5
+#   content hash  ee2197399733c92e
+#   text hash     e5729a2f89371c82
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

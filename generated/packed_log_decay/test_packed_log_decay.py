@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  49333a0166a3aa6d
-#   text hash     3a89405af1d08a77
+#   content hash  ee2197399733c92e
+#   text hash     43aacdb41cc0ffef
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  2a0238100cbc7ccc
-#   text hash     bcba242984aa07c0
+#   content hash  27c0bb6034e57112
+#   text hash     6b484093298a5103
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernels: Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  2a0238100cbc7ccc
-#   text hash     6b5707c2b9ce7c7c
+#   content hash  27c0bb6034e57112
+#   text hash     25a052c60651eae7
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  2a0238100cbc7ccc
-#   text hash     30c61c96550037b6
+#   content hash  27c0bb6034e57112
+#   text hash     57f03f5866426513
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

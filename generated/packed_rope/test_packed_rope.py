@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  2a0238100cbc7ccc
-#   text hash     669c3d668e6fd3df
+#   content hash  27c0bb6034e57112
+#   text hash     f07b5056b519d66e
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

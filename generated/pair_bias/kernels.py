@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d142e784d78fc159
-#   text hash     e6ddd1753df5e529
+#   content hash  7599f724450819b1
+#   text hash     afd19b81aaa2ea50
 #   render with   attnforge render specs/pair_bias.yaml
 """The kernels: Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d142e784d78fc159
-#   text hash     9139a0f00af6afe4
+#   content hash  7599f724450819b1
+#   text hash     af3c7bb1a9d8d4b4
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d142e784d78fc159
-#   text hash     3a60eed7ab58386b
+#   content hash  7599f724450819b1
+#   text hash     7106b2d8411cdda0
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d142e784d78fc159
-#   text hash     b2a9a9197d3a5f36
+#   content hash  7599f724450819b1
+#   text hash     ca5a98b8d44d02d6
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  eff7533e93600dc4
-#   text hash     b0bfb3daf9622361
+#   content hash  c3fa85999b356626
+#   text hash     16b15c2322d2e1c5
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

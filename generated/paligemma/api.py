@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  eff7533e93600dc4
-#   text hash     4dd74f834e4aaaa1
+#   content hash  c3fa85999b356626
+#   text hash     554cb8fc9a6dff05
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

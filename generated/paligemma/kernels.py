@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  eff7533e93600dc4
-#   text hash     48eef7d26a1a377b
+#   content hash  c3fa85999b356626
+#   text hash     6a7077082cda989e
 #   render with   attnforge render specs/paligemma.yaml
 """The kernels: An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  eff7533e93600dc4
-#   text hash     3e84e6a41f373eb9
+#   content hash  c3fa85999b356626
+#   text hash     7f6f0a3aa54a2911
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  eff7533e93600dc4
-#   text hash     9d3b41b98a5a30d9
+#   content hash  c3fa85999b356626
+#   text hash     4c6ea58668c8bf04
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0e62da55fd12577b
-#   text hash     1d58c2180ac86101
+#   content hash  d44b070ecd291989
+#   text hash     0dcba786747799ae
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0e62da55fd12577b
-#   text hash     57b78963c6455092
+#   content hash  d44b070ecd291989
+#   text hash     d72ca07ed9b8d7b2
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernels: Causal attention with a prefix, of each sequence's own length, that every query sees.
 

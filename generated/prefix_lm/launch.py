@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0e62da55fd12577b
-#   text hash     bdc2cbfeb7b7b583
+#   content hash  d44b070ecd291989
+#   text hash     58351c9afb24577b
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0e62da55fd12577b
-#   text hash     5b7384832d5082ad
+#   content hash  d44b070ecd291989
+#   text hash     985d3570fac8a642
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

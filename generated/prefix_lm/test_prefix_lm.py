@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0e62da55fd12577b
-#   text hash     f4166d1113a27cc6
+#   content hash  d44b070ecd291989
+#   text hash     d1f77dedc4e251ad
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

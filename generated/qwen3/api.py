@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d132cfc04f7a8422
-#   text hash     45f2863e59d06175
+#   content hash  872bbbd82ed551e2
+#   text hash     399bd1b6848b1ced
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d132cfc04f7a8422
-#   text hash     4521461b4b4a0ae5
+#   content hash  872bbbd82ed551e2
+#   text hash     c7c330ce118efe18
 #   render with   attnforge render specs/qwen3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

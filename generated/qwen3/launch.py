@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d132cfc04f7a8422
-#   text hash     c92aaf929cf43788
+#   content hash  872bbbd82ed551e2
+#   text hash     0ee2336721fa6799
 #   render with   attnforge render specs/qwen3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

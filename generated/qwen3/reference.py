@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d132cfc04f7a8422
-#   text hash     f7cd38039f6391cd
+#   content hash  872bbbd82ed551e2
+#   text hash     ac244f67558c267a
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d132cfc04f7a8422
-#   text hash     5c11691402d724db
+#   content hash  872bbbd82ed551e2
+#   text hash     9e7009da76105592
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

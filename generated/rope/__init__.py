@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  83eea49f62a5833b
-#   text hash     b77e8e0754661e88
+#   content hash  e474a65227761130
+#   text hash     71b3a63b7eedc391
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  83eea49f62a5833b
-#   text hash     0e9e84680c31e817
+#   content hash  e474a65227761130
+#   text hash     08f31a984757c66d
 #   render with   attnforge render specs/rope.yaml
 """The kernels: Causal attention with rotary embedding, and as many key heads as query heads.
 

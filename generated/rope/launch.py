@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  83eea49f62a5833b
-#   text hash     cf02f8d43cd08632
+#   content hash  e474a65227761130
+#   text hash     6561ef120a154921
 #   render with   attnforge render specs/rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

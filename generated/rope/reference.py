@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  83eea49f62a5833b
-#   text hash     b0e201b46850fc19
+#   content hash  e474a65227761130
+#   text hash     5ca70012a6c44880
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

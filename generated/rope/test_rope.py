@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  83eea49f62a5833b
-#   text hash     7abd1b8cfbeb462f
+#   content hash  e474a65227761130
+#   text hash     ddf2188925cd1700
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

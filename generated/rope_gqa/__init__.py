@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e2be26b4de180470
-#   text hash     b54dc78809dde872
+#   content hash  d47ad682de866a0d
+#   text hash     0d1a5a219787b041
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

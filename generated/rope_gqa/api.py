@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e2be26b4de180470
-#   text hash     ba1a41f1f5bbec5d
+#   content hash  d47ad682de866a0d
+#   text hash     4dacd559f6d3c360
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

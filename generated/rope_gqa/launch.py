@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e2be26b4de180470
-#   text hash     982f472c4b81b777
+#   content hash  d47ad682de866a0d
+#   text hash     14b8a4875806b8d4
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e2be26b4de180470
-#   text hash     d66f1ea9a75d84b1
+#   content hash  d47ad682de866a0d
+#   text hash     c006165086e73bee
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

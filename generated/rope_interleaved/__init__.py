@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  5611c7589119c509
-#   text hash     5566ef9534bd8aed
+#   content hash  b21c5630ad057053
+#   text hash     cad916e9410ef7ef
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  5611c7589119c509
-#   text hash     12d66253de8b77e5
+#   content hash  b21c5630ad057053
+#   text hash     168121dce7460a9c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernels: Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  5611c7589119c509
-#   text hash     eeac0c56c5192e12
+#   content hash  b21c5630ad057053
+#   text hash     97ca4702a95c2f7d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  5611c7589119c509
-#   text hash     747aa460fa90e2dc
+#   content hash  b21c5630ad057053
+#   text hash     1128463a0e3613fb
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

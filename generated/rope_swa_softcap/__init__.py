@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  45cceb6d61f3ba67
-#   text hash     5c91eb5e7e363bb3
+#   content hash  869b3f3668471f83
+#   text hash     9398196065eabda4
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  45cceb6d61f3ba67
-#   text hash     a545bdbc71d969f8
+#   content hash  869b3f3668471f83
+#   text hash     c086d6070ce8cc75
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernels: Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  45cceb6d61f3ba67
-#   text hash     d176fbe587f82b83
+#   content hash  869b3f3668471f83
+#   text hash     4d1fc56de3f6c07c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  45cceb6d61f3ba67
-#   text hash     789bef0373a75f6a
+#   content hash  869b3f3668471f83
+#   text hash     977eae33226a03c4
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  45cceb6d61f3ba67
-#   text hash     cbedfc0abfc44f3a
+#   content hash  869b3f3668471f83
+#   text hash     94f2d5a6a0e9395a
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

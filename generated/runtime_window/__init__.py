@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  068b58528b13896d
-#   text hash     6cd11069b8ac42e5
+#   content hash  e616e8185085b4a3
+#   text hash     adc1b84823ee8b4f
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  068b58528b13896d
-#   text hash     dffd49344aa3624d
+#   content hash  e616e8185085b4a3
+#   text hash     5985e6c212124711
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  068b58528b13896d
-#   text hash     b162809c1f89c910
+#   content hash  e616e8185085b4a3
+#   text hash     91744916943fbb1e
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernels: Causal attention to the most recent keys, as many as each call says.
 

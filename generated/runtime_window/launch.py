@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  068b58528b13896d
-#   text hash     8367a8e9c1505bea
+#   content hash  e616e8185085b4a3
+#   text hash     a18d3d57a8863105
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

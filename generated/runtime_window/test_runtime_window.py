@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  068b58528b13896d
-#   text hash     c54ad91061e718e1
+#   content hash  e616e8185085b4a3
+#   text hash     ca2dd57254f7a49c
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  da2189ea14256263
-#   text hash     086e14819823c31a
+#   content hash  2ad52f7f5ef2c3fa
+#   text hash     ab47fbf1fcb7562d
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own.
 

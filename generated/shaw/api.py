@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  da2189ea14256263
-#   text hash     cb452d3eb8f809cc
+#   content hash  2ad52f7f5ef2c3fa
+#   text hash     74da4ac1df2b1561
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

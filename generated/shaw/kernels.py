@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  da2189ea14256263
-#   text hash     82cdf3c3e618cc1a
+#   content hash  2ad52f7f5ef2c3fa
+#   text hash     a69a985caebee5cf
 #   render with   attnforge render specs/shaw.yaml
 """The kernels: Attention in which each query gives each distance up to 16 a score of its own.
 

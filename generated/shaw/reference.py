@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  da2189ea14256263
-#   text hash     57241b4c84dd4a7c
+#   content hash  2ad52f7f5ef2c3fa
+#   text hash     0ada2abbaed823b3
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  da2189ea14256263
-#   text hash     e07122f0d9189876
+#   content hash  2ad52f7f5ef2c3fa
+#   text hash     fe2f16be4119202e
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

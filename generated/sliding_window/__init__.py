@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d82689ead39c7f8b
-#   text hash     4e395133772f803c
+#   content hash  f8cb4e1f7a91b470
+#   text hash     bbee4efa3c9c247b
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

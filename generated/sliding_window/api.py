@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d82689ead39c7f8b
-#   text hash     e96f35025b0609fb
+#   content hash  f8cb4e1f7a91b470
+#   text hash     3748db9b2272e94c
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

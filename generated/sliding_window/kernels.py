@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d82689ead39c7f8b
-#   text hash     8112378bf43ed6cd
+#   content hash  f8cb4e1f7a91b470
+#   text hash     f3774b4155e126d6
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernels: Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d82689ead39c7f8b
-#   text hash     ad86c5f191d7a182
+#   content hash  f8cb4e1f7a91b470
+#   text hash     f5eedef806ea56a3
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

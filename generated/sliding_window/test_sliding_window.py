@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d82689ead39c7f8b
-#   text hash     5340c01ca5a52b2c
+#   content hash  f8cb4e1f7a91b470
+#   text hash     34ab8175ffc49340
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

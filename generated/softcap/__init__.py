@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  da7cae1a7dec34a5
-#   text hash     5d40e642600a3e9c
+#   content hash  edbae8617864fdfa
+#   text hash     f17fd924400d4b1e
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

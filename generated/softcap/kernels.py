@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  da7cae1a7dec34a5
-#   text hash     720d2e3fbe6ad4b2
+#   content hash  edbae8617864fdfa
+#   text hash     5591da76199c7f14
 #   render with   attnforge render specs/softcap.yaml
 """The kernels: Causal attention with scores capped smoothly at 30.
 

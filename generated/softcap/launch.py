@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  da7cae1a7dec34a5
-#   text hash     b9b96cbb53612237
+#   content hash  edbae8617864fdfa
+#   text hash     facf95b5b61f7d2e
 #   render with   attnforge render specs/softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  da7cae1a7dec34a5
-#   text hash     605d7b5fa397867b
+#   content hash  edbae8617864fdfa
+#   text hash     bcf31b7a4388451a
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

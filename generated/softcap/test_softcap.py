@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  da7cae1a7dec34a5
-#   text hash     0d822ce8c2f98651
+#   content hash  edbae8617864fdfa
+#   text hash     004f750d9c4de95f
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  4fbac6a195b8c514
-#   text hash     c5c86c3280b9e908
+#   content hash  627bb39c8597849f
+#   text hash     bbbf4ab7ced1f733
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  4fbac6a195b8c514
-#   text hash     d5370f4fb83095b1
+#   content hash  627bb39c8597849f
+#   text hash     3873ecb4aab6f6a9
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  4fbac6a195b8c514
-#   text hash     9557900598667a64
+#   content hash  627bb39c8597849f
+#   text hash     a4c69ff755fbda91
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  4fbac6a195b8c514
-#   text hash     1882c2add413e614
+#   content hash  627bb39c8597849f
+#   text hash     5414a2207dbd2021
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

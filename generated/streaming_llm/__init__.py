@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  43f5ef8a551514e8
-#   text hash     76364f22f65532e7
+#   content hash  bff5433bcfd33196
+#   text hash     7f6ce42276d05243
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  43f5ef8a551514e8
-#   text hash     6dc26fd170228cbe
+#   content hash  bff5433bcfd33196
+#   text hash     103c1dcfb018a161
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernels: Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  43f5ef8a551514e8
-#   text hash     3a38cf630572b01b
+#   content hash  bff5433bcfd33196
+#   text hash     f1674800f1a00119
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

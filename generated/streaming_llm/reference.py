@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  43f5ef8a551514e8
-#   text hash     6edb5aabc2224424
+#   content hash  bff5433bcfd33196
+#   text hash     aa806c8fb6d6bc0f
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

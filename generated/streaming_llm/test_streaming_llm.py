@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  43f5ef8a551514e8
-#   text hash     1ac31141738ca622
+#   content hash  bff5433bcfd33196
+#   text hash     626e74a3a56812a9
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

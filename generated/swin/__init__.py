@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  da231652608ac5c9
-#   text hash     3b430cbf84d688c6
+#   content hash  255175ee0d9f088c
+#   text hash     a54583987c116902
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

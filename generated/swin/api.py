@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  da231652608ac5c9
-#   text hash     e6525c6f0f66a631
+#   content hash  255175ee0d9f088c
+#   text hash     105a89b0d4d62fd0
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  da231652608ac5c9
-#   text hash     069686a451c24671
+#   content hash  255175ee0d9f088c
+#   text hash     685adff6387e3b57
 #   render with   attnforge render specs/swin.yaml
 """The kernels: Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  da231652608ac5c9
-#   text hash     5a1293437306bcc7
+#   content hash  255175ee0d9f088c
+#   text hash     178638b9a0498980
 #   render with   attnforge render specs/swin.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

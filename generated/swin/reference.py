@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  da231652608ac5c9
-#   text hash     7eb5c891ae018b03
+#   content hash  255175ee0d9f088c
+#   text hash     072c0f218325163d
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f207a8b3c97d7180
-#   text hash     ee0f997f19e0665d
+#   content hash  df0216ea38da1118
+#   text hash     08515c57cda939fa
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

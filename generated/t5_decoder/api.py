@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f207a8b3c97d7180
-#   text hash     a2288c6ab77d7ad7
+#   content hash  df0216ea38da1118
+#   text hash     3055408854b97196
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

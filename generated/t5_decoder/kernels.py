@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f207a8b3c97d7180
-#   text hash     059a17e0edeef097
+#   content hash  df0216ea38da1118
+#   text hash     8cad59958f052967
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernels: Causal attention with T5's learned biases for distances.
 

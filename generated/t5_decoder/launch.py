@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f207a8b3c97d7180
-#   text hash     bdce89b240149721
+#   content hash  df0216ea38da1118
+#   text hash     ba96b62def71f0a3
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f207a8b3c97d7180
-#   text hash     0c1950cc13e35d06
+#   content hash  df0216ea38da1118
+#   text hash     66e39b4bdc92a6dd
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3bc33b241c684d01
-#   text hash     a2e587bd557565ce
+#   content hash  dc663cbfae515839
+#   text hash     5bb793821e9c83ae
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3bc33b241c684d01
-#   text hash     104d83d56b46019f
+#   content hash  dc663cbfae515839
+#   text hash     e7d73ff42caac20b
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

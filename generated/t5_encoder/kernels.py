@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3bc33b241c684d01
-#   text hash     2d6b47a39671f757
+#   content hash  dc663cbfae515839
+#   text hash     69a8468fe840f451
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernels: Attention with T5's learned biases for distances in both directions.
 

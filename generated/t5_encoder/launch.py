@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3bc33b241c684d01
-#   text hash     d8690aea658e06ee
+#   content hash  dc663cbfae515839
+#   text hash     37157e03957f60b0
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3bc33b241c684d01
-#   text hash     b055c1d034cf1b32
+#   content hash  dc663cbfae515839
+#   text hash     828666fdbcc7bcf4
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  de8c0271926f8ac6
-#   text hash     738b26d69b1b6d57
+#   content hash  78483c393d8b70ed
+#   text hash     cbcc9c82150ab76c
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

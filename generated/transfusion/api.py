@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  de8c0271926f8ac6
-#   text hash     e29225ea9fc7268c
+#   content hash  78483c393d8b70ed
+#   text hash     35bc7ee5668ab660
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

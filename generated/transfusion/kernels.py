@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  de8c0271926f8ac6
-#   text hash     c903f93d5a562369
+#   content hash  78483c393d8b70ed
+#   text hash     8023a0d82e13d59c
 #   render with   attnforge render specs/transfusion.yaml
 """The kernels: Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  de8c0271926f8ac6
-#   text hash     0875e672242893ef
+#   content hash  78483c393d8b70ed
+#   text hash     f85f009f6dc05637
 #   render with   attnforge render specs/transfusion.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

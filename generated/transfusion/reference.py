@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  de8c0271926f8ac6
-#   text hash     f886eadaa2b986a3
+#   content hash  78483c393d8b70ed
+#   text hash     cfb99a2bdda66068
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

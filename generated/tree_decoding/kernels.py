@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  9b8d5ae36d191bbe
-#   text hash     79248eab10a620cf
+#   content hash  beb6795087dea0ff
+#   text hash     d8d0dfe1319bf261
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernels: A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  9b8d5ae36d191bbe
-#   text hash     a9f788153c7d985f
+#   content hash  beb6795087dea0ff
+#   text hash     4218acd48097c17a
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

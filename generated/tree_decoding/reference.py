@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  9b8d5ae36d191bbe
-#   text hash     65e23ea77b67b8a9
+#   content hash  beb6795087dea0ff
+#   text hash     a27d57b02bd95f23
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  9b8d5ae36d191bbe
-#   text hash     88854091e41cdc92
+#   content hash  beb6795087dea0ff
+#   text hash     e9105d10c386c089
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,7 @@ for path in map(pathlib.Path, sys.argv[1:]):
     for name, text in render.render(spec.load(path, terms=resources.terms_for(path))).items():
         print(path.stem, name, hashlib.sha256(text.encode()).hexdigest())
 """
-SAMPLE = sorted(resources.variants().values())[::4]
+SAMPLE = sorted(resources.variants().values())[::16]
 
 
 def rendered(cwd: Path, **env: str) -> str:
@@ -38,14 +37,10 @@ def test_bytes_hang_on_nothing_but_the_spec(tmp_path: Path) -> None:
     assert rendered(ROOT.parent, PYTHONHASHSEED="4242", LC_ALL="tr_TR.UTF-8", HOME=str(tmp_path)) == first
 
 
-def every_file(check: Callable[[str, str], None]) -> None:
-    for path in SAMPLE:
-        for name, text in render.render(spec.load(path, terms=resources.terms_for(path))).items():
-            check(f"{path.stem}/{name}", text)
-
-
 def test_files_say_what_they_were_made_from_and_no_more() -> None:
-    def check(name: str, text: str) -> None:
+    # that these are what a render gives, `attnforge render --check` tells
+    for path in (ROOT / "generated").rglob("*.py"):
+        name, text = path.relative_to(ROOT / "generated").as_posix(), path.read_bytes().decode()
         found = header.read(text)
         assert found is not None, name
         assert found.intact, name
@@ -56,8 +51,6 @@ def test_files_say_what_they_were_made_from_and_no_more() -> None:
         assert "\r" not in text, name
         assert text.endswith("\n"), name
         assert not text.endswith("\n\n"), name
-
-    every_file(check)
 
 
 def test_the_content_hash_follows_spec_templates_and_version(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,10 +68,3 @@ def test_the_content_hash_follows_spec_templates_and_version(monkeypatch: pytest
     assert len({before, other_version, other_templates}) == 3
     monkeypatch.undo()
     assert line(render.render(loaded)["api.py"]) == before
-
-
-def test_committed_packages_are_what_a_render_gives() -> None:
-    for path in SAMPLE:
-        for name, text in render.render(spec.load(path, terms=resources.terms_for(path))).items():
-            committed = ROOT / "generated" / path.stem / name
-            assert committed.read_bytes() == text.encode(), committed

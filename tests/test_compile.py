@@ -7,7 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import attnforge
+from attnforge import compile
 
 KERNELS = """
 import triton
@@ -48,16 +51,64 @@ def test_report_tells_of_every_kernel_and_architecture(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in done.stdout.splitlines() if "│" in line]
     by_case = {(row[0], row[1]): row[2:] for row in rows}
-    registers, spills, shared, matrix = by_case["square", "sm_90"]
+    registers, spills, shared, programs, matrix = by_case["square", "sm_90"]
     assert 16 <= int(registers) <= 255
     assert spills == "0"
     assert float(shared.removesuffix(" of 227")) >= 8, "a wgmma reads its 64 x 64 operand of bf16 from shared memory"
+    assert 1 <= int(programs) <= 16
     assert "wgmma" in matrix
-    assert "mfma" in by_case["square", "gfx942"][3]
+    assert "mfma" in by_case["square", "gfx942"][4]
     assert by_case["broken", "sm_90"][0] == by_case["broken", "gfx942"][0] == "failed"
     assert done.stdout.splitlines()[-1] == "bad"
     assert "broken on sm_90" in done.stderr
     assert "no_such_thing" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("registers", "shared", "threads", "arch", "programs"),
+    [
+        (255, 0, 128, "sm_90", 2),  # registers come in eights
+        (128, 0, 128, "sm_90", 4),
+        (32, 75 * 1024, 128, "sm_90", 3),  # each takes a KiB beside its own
+        (32, 76 * 1024, 128, "sm_90", 2),
+        (16, 0, 32, "sm_86", 16),
+        (16, 0, 1024, "sm_86", 1),
+        (255, 200 * 1024, 128, "sm_86", 0),
+        (128, 40 * 1024, 256, "gfx942", 1),
+        (32, 0, 128, "gfx1100", None),
+    ],
+)
+def test_programs_are_those_that_the_resources_have_room_for(
+    registers: int, shared: int, threads: int, arch: str, programs: int | None
+) -> None:
+    assert compile.Made(registers, 0, shared, threads, {}, ()).programs(arch) == programs
+
+
+STARVED = """
+import sys
+from pathlib import Path
+from attnforge import compile, emit, plan, render, resources, spec
+target = compile.targets(["sm_90"])
+path = resources.variants()["causal_mha"]
+loaded = spec.load(path, terms=resources.terms_for(path))
+package = emit.Package("causal_mha", loaded.source, path, render.render(loaded))
+cases = compile.cases(package, plan.build(loaded), Path(sys.argv[1]), 128, "bf16")
+case = next(case for case in cases if case.name == "forward")
+compile.report("fed", [case], target)
+compile.report("starved", [case._replace(options={**case.options, "maxnreg": 128})], target)
+"""
+
+
+def test_warnings_of_the_assembler_are_told(tmp_path: Path) -> None:
+    env = os.environ | {"PYTHONPATH": str(Path(attnforge.__file__).parents[1]), "TRITON_CACHE_DIR": str(tmp_path)}
+    env.pop("TRITON_INTERPRET", None)
+    for _ in range(2):  # also of kernels that were compiled before
+        done = subprocess.run([sys.executable, "-c", STARVED, str(tmp_path)], env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        fed, starved = done.stdout.split("starved")
+        assert "serialized" not in fed
+        assert starved.count("forward on sm_90: (C75") == 1
+        assert "wgmma.mma_async instructions are serialized" in starved
 
 
 OPERANDS = """
@@ -70,7 +121,7 @@ for name in ("neighbourhood_2d", "packed_causal"):
     loaded = spec.load(path, terms=resources.terms_for(path))
     package = emit.Package(name, loaded.source, path, render.render(loaded))
     for case in compile.cases(package, plan.build(loaded), Path(sys.argv[1]) / name, 64, "fp16"):
-        for line in compile.compiled(case, targets["sm_90"]).asm["ttgir"].splitlines():
+        for line in compile.compiled(case, targets["sm_90"])[0].asm["ttgir"].splitlines():
             if "warp_group_dot %" in line:
                 first = line.split("warp_group_dot %")[1].split(",")[0].split("_tile")[0]
                 print(name, case.name, first, "memdesc" in line.split(" : ")[1].split(" * ")[0])
@@ -100,7 +151,7 @@ path = Path(sys.argv[1])
 loaded = spec.load(path, terms=resources.terms_for(path))
 package = emit.Package(loaded.name, loaded.source, path, render.render(loaded))
 for case in compile.cases(package, plan.build(loaded), Path(sys.argv[2]), 64, "fp16"):
-    text = compile.compiled(case, compile.targets(["sm_90"])["sm_90"]).asm["ptx"]
+    text = compile.compiled(case, compile.targets(["sm_90"])["sm_90"])[0].asm["ptx"]
     signed = set(re.findall(r"neg\\.s32\\s+(%r\\d+)", text))
     extremes = re.findall(r"(?:max|min)\\.s32\\s+%r\\d+, (%r\\d+), (%r?\\d+|-\\d+)", text)
     print(case.name, len(extremes), len([x for x in extremes if signed & set(x)]))

@@ -204,7 +204,7 @@ def explain(spec: str, shape: str | None, png: Path | None, html: Path | None, m
     help="Type of q, k and v.",
 )
 def inspect(spec: str, archs: str, head_dim: int, dtype: str) -> None:
-    """Compile each kernel without a GPU; show registers, spills, shared memory and matrix instructions."""
+    """Compile each kernel without a GPU; show the resources it takes and what the assembler warns of."""
     import tempfile
 
     from . import compile, plan

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import io
 import os
 import re
 import subprocess
@@ -20,7 +22,27 @@ from .faces import Kernel
 from .plan import Plan
 from .tiles import Tile
 
-_SHARED_LIMIT = {"sm_80": 163, "sm_86": 99, "sm_89": 99, "sm_90": 227, "sm_100": 227, "sm_120": 99}  # KiB
+
+class _Unit(NamedTuple):
+    """What programs share on a multiprocessor."""
+
+    registers: int  # of 32 bits
+    threads: int
+    programs: int
+    shared: int  # KiB, of all programs
+    largest: int  # KiB, of one program
+    reserved: int  # KiB that each program takes beside its own
+
+
+_UNITS = {
+    "sm_80": _Unit(65536, 2048, 32, 164, 163, 1),
+    "sm_86": _Unit(65536, 1536, 16, 100, 99, 1),
+    "sm_89": _Unit(65536, 1536, 24, 100, 99, 1),
+    "sm_90": _Unit(65536, 2048, 32, 228, 227, 1),
+    "sm_100": _Unit(65536, 2048, 32, 228, 227, 1),
+    "sm_120": _Unit(65536, 1536, 24, 100, 99, 1),
+    "gfx942": _Unit(131072, 2048, 16, 64, 64, 0),
+}
 _MATRIX = re.compile(r"^\s*(?:@\S+\s+)?(wgmma\.mma_async|mma\.sync|tcgen05\.mma|v_s?mfma|v_wmma)", re.MULTILINE)
 
 
@@ -38,10 +60,22 @@ class Case(NamedTuple):
 class Made:
     """What became of one kernel on one architecture."""
 
-    registers: int
+    registers: int  # of a thread
     spills: int  # instructions that write to or read from local memory, or spilled registers on AMD
     shared: int  # bytes
+    threads: int
     matrix: dict[str, int]
+    warnings: tuple[str, ...]  # of the assembler
+
+    def programs(self, arch: str) -> int | None:
+        """How many programs a multiprocessor has room for at once; None where its resources are not known."""
+        unit = _UNITS.get(arch)
+        if unit is None:
+            return None
+        granules = -(-self.registers // 8) * 8 * self.threads
+        room = [unit.programs, unit.threads // self.threads, unit.registers // max(granules, 1)]
+        taken = self.shared + unit.reserved * 1024
+        return min(*room, unit.shared * 1024 // taken) if taken else min(room)
 
 
 def targets(names: Sequence[str]) -> dict[str, Any]:
@@ -107,30 +141,36 @@ def report(title: str, found: Sequence[Case], archs: dict[str, Any]) -> bool:
     from rich.table import Table
 
     table = Table(title=title)
-    for column in ("kernel", "arch", "registers", "spills", "shared KiB", "matrix instructions"):
+    for column in ("kernel", "arch", "registers", "spills", "shared KiB", "programs per SM", "matrix instructions"):
         table.add_column(column, justify="left" if column in ("kernel", "arch", "matrix instructions") else "right")
     failures: list[str] = []
+    warnings: list[str] = []
     for case in found:
         for arch, target in archs.items():
             try:
-                made = _compile(case, target)
+                made = measured(case, target)
             except Exception as error:  # whatever the compiler raises; the other kernels are still of interest
                 table.add_row(case.name, arch, "failed")
                 failures.append(f"{case.name} on {arch}: {type(error).__name__}: {error}")
                 continue
-            limit = _SHARED_LIMIT.get(arch)
-            shared = f"{made.shared / 1024:.1f}" + (f" of {limit}" if limit else "")
+            unit, programs = _UNITS.get(arch), made.programs(arch)
+            shared = f"{made.shared / 1024:.1f}" + (f" of {unit.largest}" if unit else "")
             matrix = ", ".join(f"{count} {kind}" for kind, count in made.matrix.items())
-            table.add_row(case.name, arch, str(made.registers), str(made.spills), shared, matrix)
-    Console(width=None if sys.stdout.isatty() else 120).print(table)
+            room = "" if programs is None else str(programs)
+            table.add_row(case.name, arch, str(made.registers), str(made.spills), shared, room, matrix)
+            warnings += [f"{case.name} on {arch}: {warning}" for warning in made.warnings]
+    Console(width=None if sys.stdout.isatty() else 140).print(table)
+    for warning in warnings:
+        click.echo(warning)
     for failure in failures:
         click.echo(failure, err=True)
     return not failures
 
 
-def compiled(case: Case, target: Any) -> Any:
-    """A case as the compiler leaves it, with its intermediate texts."""
+def compiled(case: Case, target: Any) -> tuple[Any, str]:
+    """A case as the compiler leaves it, with its intermediate texts, and what the assembler said."""
     import triton
+    from triton import knobs
     from triton.compiler import ASTSource
 
     # without it loads through pointers do not vectorise
@@ -138,11 +178,15 @@ def compiled(case: Case, target: Any) -> Any:
         (i,): [["tt.divisibility", 16]] for i, kind in enumerate(case.signature.values()) if kind.startswith("*")
     }
     source = ASTSource(case.kernel, signature=case.signature, constexprs=case.constants, attrs=aligned)
-    return triton.compile(source, target=target, options=case.options)
+    # a kernel out of the cache comes without a word of the assembler
+    knobs.compilation.always_compile = knobs.nvidia.dump_ptxas_log = True
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        return triton.compile(source, target=target, options=case.options), said.getvalue()
 
 
-def _compile(case: Case, target: Any) -> Made:
-    made = compiled(case, target)
+def measured(case: Case, target: Any) -> Made:
+    """What became of a case."""
+    made, log = compiled(case, target)
     if target.backend == "hip":
         text = made.asm["amdgcn"]
         registers, spills = (_number(rf"\.{name}:\s+(\d+)", text) for name in ("vgpr_count", "vgpr_spill_count"))
@@ -152,7 +196,11 @@ def _compile(case: Case, target: Any) -> Made:
     matrix: dict[str, int] = {}
     for kind in _MATRIX.findall(text):
         matrix[kind] = matrix.get(kind, 0) + 1
-    return Made(registers, spills, made.metadata.shared, matrix)
+    threads = made.metadata.num_warps * target.warp_size
+    warnings = [
+        line.split(":", 1)[1].strip() for line in log.splitlines() if re.match(r"ptxas (warning|info *: *\(C)", line)
+    ]
+    return Made(registers, spills, made.metadata.shared, threads, matrix, tuple(dict.fromkeys(warnings)))
 
 
 def _usage(cubin: bytes) -> tuple[int, int]:

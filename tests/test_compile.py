@@ -123,8 +123,9 @@ for name in ("neighbourhood_2d", "packed_causal"):
     for case in compile.cases(package, plan.build(loaded), Path(sys.argv[1]) / name, 64, "fp16"):
         for line in compile.compiled(case, targets["sm_90"])[0].asm["ttgir"].splitlines():
             if "warp_group_dot %" in line:
-                first = line.split("warp_group_dot %")[1].split(",")[0].split("_tile")[0]
-                print(name, case.name, first, "memdesc" in line.split(" : ")[1].split(" * ")[0])
+                made, first = line.strip().lstrip("%").split("_")[0], line.split("warp_group_dot %")[1]
+                if first.startswith("tile"):
+                    print(name, case.name, made, "memdesc" in line.split(" : ")[1].split(" * ")[0])
 """
 
 
@@ -135,11 +136,38 @@ def test_operands_that_outlive_a_step_stay_in_shared_memory(tmp_path: Path) -> N
     done = subprocess.run([sys.executable, "-c", OPERANDS, str(tmp_path)], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     found = {tuple(line.split()) for line in done.stdout.splitlines()}
-    kept = {(kernel, first, shared) for _, kernel, first, shared in found if first in ("q", "k", "v", "dout")}
-    assert {(kernel, first) for kernel, first, _ in kept} == {
-        ("forward", "q"), ("backward_dkv", "k"), ("backward_dkv", "v"), ("backward_dq", "q"), ("backward_dq", "dout")
+    assert {(kernel, made) for _, kernel, made, _ in found} == {
+        ("forward", "score"), ("backward_dkv", "score"), ("backward_dkv", "dp"), ("backward_dq", "score"),
+        ("backward_dq", "dp"),
     }  # fmt: skip
-    assert all(shared == "True" for _, _, shared in kept), kept
+    assert all(shared == "True" for _, _, _, shared in found), found
+
+
+WIDTHS = """
+import re
+import sys
+from pathlib import Path
+from attnforge import compile, emit, plan, render, resources, spec
+path = resources.variants()["packed_causal"]
+loaded = spec.load(path, terms=resources.terms_for(path))
+package = emit.Package("packed_causal", loaded.source, path, render.render(loaded))
+for case in compile.cases(package, plan.build(loaded), Path(sys.argv[1]), 80, "bf16"):
+    text = compile.compiled(case, compile.targets(["sm_80"])["sm_80"])[0].asm["ptx"]
+    kinds = "cp\\.async\\.cg", "ld\\.global\\.v4", "ld\\.global\\.b16"
+    print(case.name, *(len(re.findall(kind, text)) for kind in kinds))
+"""
+
+
+def test_tiles_are_loaded_16_bytes_at_a_time_where_nothing_copies_them(tmp_path: Path) -> None:
+    env = os.environ | {"PYTHONPATH": str(Path(attnforge.__file__).parents[1]), "TRITON_CACHE_DIR": str(tmp_path)}
+    env.pop("TRITON_INTERPRET", None)
+    done = subprocess.run([sys.executable, "-c", WIDTHS, str(tmp_path)], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = {line.split()[0]: tuple(map(int, line.split()[1:])) for line in done.stdout.splitlines()}
+    assert set(found) == {"forward", "backward_preprocess", "backward_dkv", "backward_dq"}
+    assert all(wide > 0 and narrow == 0 for _, wide, narrow in found.values()), found
+    # and ahead of their use, beside the products
+    assert all(ahead > 0 for name, (ahead, _, _) in found.items() if name != "backward_preprocess"), found
 
 
 SIGNS = """

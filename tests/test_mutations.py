@@ -57,7 +57,7 @@ FAULTS = {
     ),
     "slopes of the first head": ("alibi", "slopes_ptr + tl.cast(h, tl.int64)", "slopes_ptr + 0"),
     "another sequence's keys": (
-        "packed_causal", "k_desc.load([kv_h, k_offset + k_start", "k_desc.load([kv_h, k_start"
+        "packed_causal", "load_tile(k_desc, kv_h, k_offset + k_start", "load_tile(k_desc, kv_h, k_start"
     ),
     "another document's tiles": ("llama3_documents", "(k_segments_k_least <= q_segments_q_most)", "(k_first < 0)"),
     "a tile taken for full": ("llama3_documents", "(q_segments_q_least == k_segments_k_most)", "(k_first >= 0)"),
@@ -77,6 +77,7 @@ FAULTS = {
     "a row's entries to another row": ("shaw", "ptr + row * ENTRIES + i", "ptr + (row + 1) * ENTRIES + i"),
     "a pair's gradient of one head alone": ("pair_bias", "bias_qk_sum += ds", "bias_qk_sum = ds"),
     "a tree that hides nothing": ("tree_decoding", "| tree_mask_at", "| (q_len > 0)"),
+    "rows too close without copies of tiles": ("full", "(stride_row * STEP)", "(stride_row * STEP // 2)"),
     "rows written to the first sequence": ("packed_causal", "(q_offset.to(tl.int64) * Hq + h) * DV", "h * DV"),
 }  # fmt: skip
 

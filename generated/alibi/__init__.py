@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  22f942ffc79183ff
-#   text hash     fa1f53192207319f
+#   content hash  ba64d5650512c9e1
+#   text hash     b2a273e9ea92f889
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  22f942ffc79183ff
-#   text hash     81fb840981ab9547
+#   content hash  ba64d5650512c9e1
+#   text hash     63b96cd37ee946d7
 #   render with   attnforge render specs/alibi.yaml
 """The kernels: Causal attention with linear biases, one slope a head.
 
@@ -63,6 +63,23 @@ def query_tiles(k_first, k_last, q_len, k_len, BLOCK_M: tl.constexpr):
 
 
 @triton.jit
+def load_tile(desc, b, h, first, count, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Rows of a head: by a descriptor where the GPU copies tiles by itself, else by pointers, 0 from row `count` on."""
+    if isinstance(desc, tl.core.tensor_descriptor_base):
+        tile = desc.load([b, h, first, 0]).reshape([ROWS, COLUMNS])
+    else:
+        # strides count 16 bytes: so the compiler sees that it may load as many at once
+        ptr, WIDTH, stride_batch, stride_head, stride_row = desc
+        STEP: tl.constexpr = 128 // ptr.dtype.element_ty.primitive_bitwidth
+        row = first + tl.arange(0, ROWS)
+        column = tl.arange(0, COLUMNS)
+        ptr += (tl.cast(b, tl.int64) * stride_batch + tl.cast(h, tl.int64) * stride_head) * STEP
+        inside = (row < count)[:, None] & (column < WIDTH)[None, :]
+        tile = tl.load(ptr + row.to(tl.int64)[:, None] * (stride_row * STEP) + column[None, :], mask=inside, other=0.0)
+    return tile
+
+
+@triton.jit
 def load_rows(ptr, row, count, MASKED: tl.constexpr):
     """A value of each row, 0 past the last where MASKED."""
     if MASKED:
@@ -101,10 +118,10 @@ def attend(
 ):  # fmt: skip
     """Adds one tile of keys to the running softmax."""
     k_pos = k_start + tl.arange(0, BLOCK_N)
-    k_tile = k_desc.load([b, kv_h, k_start, 0]).reshape([BLOCK_N, BLOCK_D])
+    k_tile = load_tile(k_desc, b, kv_h, k_start, k_len, BLOCK_N, BLOCK_D)
     score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION) * scale  # [BLOCK_M, BLOCK_N]
     score = score - slopes * tl.abs(q_pos[:, None] - k_pos[None, :])  # alibi
-    v_tile = v_desc.load([b, kv_h, k_start, 0]).reshape([BLOCK_N, BLOCK_DV])
+    v_tile = load_tile(v_desc, b, kv_h, k_start, k_len, BLOCK_N, BLOCK_DV)
     if MASKED:
         keep = (k_pos < k_len)[None, :]
         keep &= k_pos[None, :] <= q_pos[:, None]  # causal
@@ -136,7 +153,7 @@ def forward(
     q_pos = row + (k_len - q_len)
     slopes = tl.load(slopes_ptr + tl.cast(h, tl.int64) * slopes_stride_head).to(tl.float32)
 
-    q_tile = q_desc.load([b, h, q_start, 0]).reshape([BLOCK_M, BLOCK_D])
+    q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
     acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     l = tl.zeros([BLOCK_M], tl.float32)
@@ -168,8 +185,8 @@ def backward_preprocess(
     """delta, a row's sum of out times its gradient: what every score's gradient loses to the softmax."""
     b, h = tl.program_id(0) // Hq, tl.program_id(0) % Hq
     q_start = tl.program_id(1) * BLOCK_M
-    out_tile = out_desc.load([b, h, q_start, 0]).reshape([BLOCK_M, BLOCK_DV])
-    dout_tile = dout_desc.load([b, h, q_start, 0]).reshape([BLOCK_M, BLOCK_DV])
+    out_tile = load_tile(out_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_DV)
+    dout_tile = load_tile(dout_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_DV)
     delta = tl.sum(out_tile.to(tl.float32) * dout_tile.to(tl.float32), 1)
     row = q_start + tl.arange(0, BLOCK_M)
     tl.store(delta_ptr + (b.to(tl.int64) * Hq + h) * q_len + row, delta, mask=row < q_len)
@@ -185,8 +202,8 @@ def learn_from_queries(
     q_first = q_start + (k_len - q_len)
     row = q_start + tl.arange(0, BLOCK_M)
     q_pos = row + (k_len - q_len)
-    q_tile = q_desc.load([b, h, q_start, 0]).reshape([BLOCK_M, BLOCK_D])
-    dout_tile = dout_desc.load([b, h, q_start, 0]).reshape([BLOCK_M, BLOCK_DV])
+    q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
+    dout_tile = load_tile(dout_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_DV)
     score = tl.dot(k_tile, q_tile.T, input_precision=PRECISION) * scale  # [BLOCK_N, BLOCK_M]
     # alibi
     score = score - slopes * tl.abs(q_pos[None, :] - k_pos[:, None])
@@ -215,8 +232,8 @@ def backward_dkv(
     k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
     k_pos = k_start + tl.arange(0, BLOCK_N)
 
-    k_tile = k_desc.load([b, kv_h, k_start, 0]).reshape([BLOCK_N, BLOCK_D])
-    v_tile = v_desc.load([b, kv_h, k_start, 0]).reshape([BLOCK_N, BLOCK_DV])
+    k_tile = load_tile(k_desc, b, kv_h, k_start, k_len, BLOCK_N, BLOCK_D)
+    v_tile = load_tile(v_desc, b, kv_h, k_start, k_len, BLOCK_N, BLOCK_DV)
     dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     dv = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
     for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
@@ -252,8 +269,8 @@ def learn_from_keys(
 ):  # fmt: skip
     """Adds what one tile of keys teaches a tile of queries."""
     k_pos = k_start + tl.arange(0, BLOCK_N)
-    k_tile = k_desc.load([b, kv_h, k_start, 0]).reshape([BLOCK_N, BLOCK_D])
-    v_tile = v_desc.load([b, kv_h, k_start, 0]).reshape([BLOCK_N, BLOCK_DV])
+    k_tile = load_tile(k_desc, b, kv_h, k_start, k_len, BLOCK_N, BLOCK_D)
+    v_tile = load_tile(v_desc, b, kv_h, k_start, k_len, BLOCK_N, BLOCK_DV)
     score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION) * scale  # [BLOCK_M, BLOCK_N]
     # alibi
     part0 = tl.abs(q_pos[:, None] - k_pos[None, :])
@@ -290,8 +307,8 @@ def backward_dq(
     q_pos = row + (k_len - q_len)
     slopes = tl.load(slopes_ptr + tl.cast(h, tl.int64) * slopes_stride_head).to(tl.float32)
 
-    q_tile = q_desc.load([b, h, q_start, 0]).reshape([BLOCK_M, BLOCK_D])
-    dout_tile = dout_desc.load([b, h, q_start, 0]).reshape([BLOCK_M, BLOCK_DV])
+    q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
+    dout_tile = load_tile(dout_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_DV)
     lse = log2_lse(load_rows(lse_ptr + (b.to(tl.int64) * Hq + h) * q_len, row, q_len, MASKED=True))
     delta = load_rows(delta_ptr + (b.to(tl.int64) * Hq + h) * q_len, row, q_len, MASKED=True)
     dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  13a057b7db1982a7
-#   text hash     61c12f9177e4c4b4
+#   content hash  a020d9942fe2e661
+#   text hash     edbcdeea68c9fc77
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

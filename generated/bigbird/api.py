@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  13a057b7db1982a7
-#   text hash     6ea61e188e6982d9
+#   content hash  a020d9942fe2e661
+#   text hash     7dfee2ba8f2576bc
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

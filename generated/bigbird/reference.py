@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  13a057b7db1982a7
-#   text hash     0e5751d105a77984
+#   content hash  a020d9942fe2e661
+#   text hash     c1de21699d636c18
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

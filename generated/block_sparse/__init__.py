@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  be8d80dce4671b86
-#   text hash     a7e2e41c98aec983
+#   content hash  3ba031ecdc067675
+#   text hash     c0c0b13e9884346c
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

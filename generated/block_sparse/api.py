@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  be8d80dce4671b86
-#   text hash     9f5104ed74dcdb70
+#   content hash  3ba031ecdc067675
+#   text hash     827a7eca2c29261d
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

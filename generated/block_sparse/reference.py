@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  be8d80dce4671b86
-#   text hash     706235d199d0045d
+#   content hash  3ba031ecdc067675
+#   text hash     55f8ef8d680a8559
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  df98eac588689cfb
-#   text hash     108d3bb3ff4559c8
+#   content hash  8b0609172d0cf710
+#   text hash     6e51f82e830540ac
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

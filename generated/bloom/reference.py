@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  df98eac588689cfb
-#   text hash     809151c998cda395
+#   content hash  8b0609172d0cf710
+#   text hash     b35fcd771efe5053
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

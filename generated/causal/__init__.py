@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  46dcd523b46e80f2
-#   text hash     f4146f4adc232e15
+#   content hash  90a0eed2b9507b6f
+#   text hash     b216224693ec4510
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

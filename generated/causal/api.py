@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  46dcd523b46e80f2
-#   text hash     5f3f3051ff44edcc
+#   content hash  90a0eed2b9507b6f
+#   text hash     778bd91879255124
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8b2b85d59a50929b
-#   text hash     fad0a29ec2cfe4e5
+#   content hash  3614ca8f0f4c1b1b
+#   text hash     5535b0b2fd9e6ab1
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

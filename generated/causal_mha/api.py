@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8b2b85d59a50929b
-#   text hash     869f73521a801948
+#   content hash  3614ca8f0f4c1b1b
+#   text hash     09a62f2405fd7170
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8b2b85d59a50929b
-#   text hash     ae7a0b0faff77fd3
+#   content hash  3614ca8f0f4c1b1b
+#   text hash     0865209f98d6c073
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  48c4427ba33d35fe
-#   text hash     8dd7d67fefb81b5a
+#   content hash  5287e98d3d352dbb
+#   text hash     5b725e26bbbf5345
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

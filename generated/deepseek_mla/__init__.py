@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  7a89503790f27b49
-#   text hash     50c34a0c0ba106b4
+#   content hash  e0bea6c67ca71869
+#   text hash     f0dca85083469b94
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

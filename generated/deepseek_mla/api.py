@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  7a89503790f27b49
-#   text hash     146765494416e69b
+#   content hash  e0bea6c67ca71869
+#   text hash     b3fd738aa65be620
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  7a89503790f27b49
-#   text hash     9b336418f125e3f2
+#   content hash  e0bea6c67ca71869
+#   text hash     d5c3351e297be034
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

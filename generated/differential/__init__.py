@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  9e95a7d056707a4c
-#   text hash     2c2afcb2af584dc5
+#   content hash  ca2b4d1f1f51292f
+#   text hash     76857fc0ae41c718
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  9e95a7d056707a4c
-#   text hash     a7efac6864c07fa9
+#   content hash  ca2b4d1f1f51292f
+#   text hash     586c823d20baee9a
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  9e95a7d056707a4c
-#   text hash     6eabc32cdf353978
+#   content hash  ca2b4d1f1f51292f
+#   text hash     2e59926973b4b831
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  67b53ad3be00a005
-#   text hash     104419c42bbb16f8
+#   content hash  12543df71baeaf9c
+#   text hash     5adc19feeea9c719
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  67b53ad3be00a005
-#   text hash     448da629e036287a
+#   content hash  12543df71baeaf9c
+#   text hash     31e18f41d1fbbdcd
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

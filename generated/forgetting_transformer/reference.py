@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  fc4fb95f4ccdf68f
-#   text hash     444288ef09992ab8
+#   content hash  10d57d1ed4aa9949
+#   text hash     387c053a57c0c3bd
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  00fa4100e4a6a210
-#   text hash     7723c94314c3e510
+#   content hash  2184753bd6fa5b73
+#   text hash     f60a141ef1b63570
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

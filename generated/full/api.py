@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  00fa4100e4a6a210
-#   text hash     6476c39aa5c2507e
+#   content hash  2184753bd6fa5b73
+#   text hash     da7f4df87f9b401f
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

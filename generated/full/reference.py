@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  00fa4100e4a6a210
-#   text hash     645debac20565f7a
+#   content hash  2184753bd6fa5b73
+#   text hash     80ac185719dffa63
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

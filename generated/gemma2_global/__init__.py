@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0a4acf6e136d90cd
-#   text hash     f2158a806e47eb75
+#   content hash  d3ef08ddf740dac3
+#   text hash     49207be7d54b6dbc
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

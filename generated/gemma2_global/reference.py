@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0a4acf6e136d90cd
-#   text hash     6e17b17d84957bf8
+#   content hash  d3ef08ddf740dac3
+#   text hash     0c075bff77a6abf0
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

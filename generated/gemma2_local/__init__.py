@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  827dd67c1657a510
-#   text hash     5542fbc6546be346
+#   content hash  93c356c816e64607
+#   text hash     518db9ed9d4b0e38
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

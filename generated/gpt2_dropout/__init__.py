@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e4d8e32bd84c7cb5
-#   text hash     89b4681938a715bc
+#   content hash  c175d6082f49b283
+#   text hash     19190ef220b8aa62
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e4d8e32bd84c7cb5
-#   text hash     d1ae2a2d33623a2b
+#   content hash  c175d6082f49b283
+#   text hash     9f66a07e1ca133c1
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e4d8e32bd84c7cb5
-#   text hash     9dad13d5aad71ae1
+#   content hash  c175d6082f49b283
+#   text hash     1e09b40c235cddc0
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -262,6 +262,14 @@ def test_values_and_gradients(case):
 @pytest.mark.parametrize("layout", ["transposed", "sliced", "expanded", "unaligned"])
 def test_strides(layout):
     check(replace(SMALL, layout=layout))
+
+
+@pytest.mark.parametrize("size", [16, 22])
+def test_as_on_gpus_that_copy_no_tiles(size, monkeypatch):
+    from . import launch
+
+    monkeypatch.setattr(launch, "_copies_tiles", lambda device: False)
+    check(replace(SMALL, D=size, Dv=size))
 
 
 def test_output_gradient_of_stride_0():

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  60ae99a69c5a4008
-#   text hash     d47a25f107c8917b
+#   content hash  d3b919c085ee10c2
+#   text hash     37f600f6b93f139a
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  60ae99a69c5a4008
-#   text hash     15b7907cdb2031ca
+#   content hash  d3b919c085ee10c2
+#   text hash     ad2cd3f56a609a7d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

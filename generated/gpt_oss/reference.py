@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  60ae99a69c5a4008
-#   text hash     53d6607b5f656d87
+#   content hash  d3b919c085ee10c2
+#   text hash     06b0fb1c5e87417d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c295c3d8e9c16a71
-#   text hash     b3e4434e878bf7f6
+#   content hash  ce46c6dff2d4b174
+#   text hash     0419fdd269fac087
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ab69a503e54b9383
-#   text hash     121af9cbb4925b95
+#   content hash  35eda0d713aaa0f4
+#   text hash     01f103f91cd213df
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

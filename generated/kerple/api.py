@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ab69a503e54b9383
-#   text hash     a5b92e04ac52e69f
+#   content hash  35eda0d713aaa0f4
+#   text hash     c14536ccf4ba2a85
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

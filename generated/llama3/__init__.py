@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e15d732165ed1da7
-#   text hash     ea9e4c74ed58eed5
+#   content hash  61ffdd62f8f1c9b0
+#   text hash     a3e58e611e1fcaee
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e15d732165ed1da7
-#   text hash     56e6ef7f2c56c6de
+#   content hash  61ffdd62f8f1c9b0
+#   text hash     9bbaca22fd3f31f1
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

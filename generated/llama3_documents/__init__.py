@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  85b0d30eb7ddfafe
-#   text hash     995fcfe93c8d958a
+#   content hash  3e958d5b6a2b7131
+#   text hash     a443382c62f57f7b
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

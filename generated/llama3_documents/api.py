@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  85b0d30eb7ddfafe
-#   text hash     408fbed0997b4cff
+#   content hash  3e958d5b6a2b7131
+#   text hash     96278c18159d7829
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  85b0d30eb7ddfafe
-#   text hash     bc9ba09fad242c0b
+#   content hash  3e958d5b6a2b7131
+#   text hash     054997f8f34fdd18
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

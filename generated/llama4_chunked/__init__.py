@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  172d14b24f40d819
-#   text hash     55851fc2ae3a3576
+#   content hash  b9572bcc8b17dec4
+#   text hash     f8a3068df0716d25
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

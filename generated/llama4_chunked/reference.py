@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  172d14b24f40d819
-#   text hash     dedb7bc18f4a15a0
+#   content hash  b9572bcc8b17dec4
+#   text hash     3867212abcaa9ae3
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  172d14b24f40d819
-#   text hash     4c7a3174d38154fb
+#   content hash  b9572bcc8b17dec4
+#   text hash     4929d834e1b37e66
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -275,6 +275,14 @@ def test_values_and_gradients(case):
 @pytest.mark.parametrize("layout", ["transposed", "sliced", "expanded", "unaligned"])
 def test_strides(layout):
     check(replace(SMALL, layout=layout))
+
+
+@pytest.mark.parametrize("size", [16, 22])
+def test_as_on_gpus_that_copy_no_tiles(size, monkeypatch):
+    from . import launch
+
+    monkeypatch.setattr(launch, "_copies_tiles", lambda device: False)
+    check(replace(SMALL, D=size, Dv=size))
 
 
 def test_output_gradient_of_stride_0():

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1c1676ddfdcb110d
-#   text hash     a326ccf5cbf68d6d
+#   content hash  134da7ae0fbae9bb
+#   text hash     3628ce01b66aa7a5
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1c1676ddfdcb110d
-#   text hash     84a7c83207b9a90a
+#   content hash  134da7ae0fbae9bb
+#   text hash     b22b012d782dd09f
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1c1676ddfdcb110d
-#   text hash     ca8e98f643b82cd7
+#   content hash  134da7ae0fbae9bb
+#   text hash     ebca02c579f00bf1
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

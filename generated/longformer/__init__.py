@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  0415a06dacd29e8a
-#   text hash     49b0a6903993af86
+#   content hash  2f3ad3265d718db9
+#   text hash     87ca48a9630423af
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  0415a06dacd29e8a
-#   text hash     5b37d20ff030e1c2
+#   content hash  2f3ad3265d718db9
+#   text hash     b3d361668cec9781
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

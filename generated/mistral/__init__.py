@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b7426841cb96f673
-#   text hash     7e4d0fc11bc45c0a
+#   content hash  04d773c2c312bf2a
+#   text hash     7cf1feed66525fd3
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

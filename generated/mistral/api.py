@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b7426841cb96f673
-#   text hash     21baf30ca3ea2119
+#   content hash  04d773c2c312bf2a
+#   text hash     03c95964e4fe22a2
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b7426841cb96f673
-#   text hash     2ccf34d73a94a1ad
+#   content hash  04d773c2c312bf2a
+#   text hash     68d33a58084cefd3
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

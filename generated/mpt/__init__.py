@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  6ff3c117935121d3
-#   text hash     1094275b99ed9744
+#   content hash  0fdb384b982c2546
+#   text hash     337082431a9bce30
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  6ff3c117935121d3
-#   text hash     444c8caa0ad317cb
+#   content hash  0fdb384b982c2546
+#   text hash     1b1628963372992e
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

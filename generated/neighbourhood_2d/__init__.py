@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  8bbcee569799d8eb
-#   text hash     71f42977cba653e5
+#   content hash  306319ff200b435b
+#   text hash     8943661f86b43b5c
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see those at most 3 rows and columns away.
 

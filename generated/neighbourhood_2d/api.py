@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  8bbcee569799d8eb
-#   text hash     aa856bc2e4a719af
+#   content hash  306319ff200b435b
+#   text hash     8005af6e0e76fe7b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  8bbcee569799d8eb
-#   text hash     9452c996bb00b168
+#   content hash  306319ff200b435b
+#   text hash     5bcb6060a7f57ea4
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  87932fc6fa0c5f86
-#   text hash     148ba349c9e9a9ac
+#   content hash  5225d79c0024eca0
+#   text hash     a1ad8f9683e13d73
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

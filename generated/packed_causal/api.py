@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  87932fc6fa0c5f86
-#   text hash     63e68b5644cc5a27
+#   content hash  5225d79c0024eca0
+#   text hash     f76feda3cbe85900
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

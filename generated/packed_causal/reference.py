@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  87932fc6fa0c5f86
-#   text hash     1442862baab5911b
+#   content hash  5225d79c0024eca0
+#   text hash     dabc5809535438f0
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

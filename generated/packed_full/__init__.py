@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  54693de80d2b2660
-#   text hash     537887531e4f0946
+#   content hash  f52f4ce5974fd1b5
+#   text hash     5f719fbf2d80e91a
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  54693de80d2b2660
-#   text hash     07b166f4425bbcf8
+#   content hash  f52f4ce5974fd1b5
+#   text hash     cc33139d1a68824f
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

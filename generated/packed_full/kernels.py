@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  54693de80d2b2660
-#   text hash     31265da361c6e369
+#   content hash  f52f4ce5974fd1b5
+#   text hash     f61d278f64608090
 #   render with   attnforge render specs/packed_full.yaml
 """The kernels: Softmax attention without a mask, for sequences packed into one tensor.
 
@@ -63,6 +63,23 @@ def query_tiles(q_len, BLOCK_M: tl.constexpr):
 
 
 @triton.jit
+def load_tile(desc, h, first, count, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Rows of a head: by a descriptor where the GPU copies tiles by itself, else by pointers, 0 from row `count` on."""
+    if isinstance(desc, tl.core.tensor_descriptor_base):
+        tile = desc.load([h, first, 0]).reshape([ROWS, COLUMNS])
+    else:
+        # strides count 16 bytes: so the compiler sees that it may load as many at once
+        ptr, WIDTH, stride_head, stride_row = desc
+        STEP: tl.constexpr = 128 // ptr.dtype.element_ty.primitive_bitwidth
+        row = first + tl.arange(0, ROWS)
+        column = tl.arange(0, COLUMNS)
+        ptr += (tl.cast(h, tl.int64) * stride_head) * STEP
+        inside = (row < count)[:, None] & (column < WIDTH)[None, :]
+        tile = tl.load(ptr + row.to(tl.int64)[:, None] * (stride_row * STEP) + column[None, :], mask=inside, other=0.0)
+    return tile
+
+
+@triton.jit
 def load_rows(ptr, row, count, MASKED: tl.constexpr):
     """A value of each row, 0 past the last where MASKED."""
     if MASKED:
@@ -101,9 +118,9 @@ def attend(
 ):  # fmt: skip
     """Adds one tile of keys to the running softmax."""
     k_pos = k_start + tl.arange(0, BLOCK_N)
-    k_tile = k_desc.load([kv_h, k_offset + k_start, 0]).reshape([BLOCK_N, BLOCK_D])
+    k_tile = load_tile(k_desc, kv_h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_D)
     score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
-    v_tile = v_desc.load([kv_h, k_offset + k_start, 0]).reshape([BLOCK_N, BLOCK_DV])
+    v_tile = load_tile(v_desc, kv_h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_DV)
     if MASKED:
         keep = (k_pos < k_len)[None, :]
         score = tl.where(keep, score, float("-inf"))
@@ -142,7 +159,7 @@ def forward(
     q_pos = row + (k_len - q_len)
     units = scale * LOG2E
 
-    q_tile = q_desc.load([h, q_offset + q_start, 0]).reshape([BLOCK_M, BLOCK_D])
+    q_tile = load_tile(q_desc, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_D)
     acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     l = tl.zeros([BLOCK_M], tl.float32)
@@ -178,8 +195,8 @@ def backward_preprocess(
     q_len = tl.load(cu_seqlens_q_ptr + b + 1) - q_offset
     if q_start >= q_len:
         return
-    out_tile = out_desc.load([h, q_offset + q_start, 0]).reshape([BLOCK_M, BLOCK_DV])
-    dout_tile = dout_desc.load([h, q_offset + q_start, 0]).reshape([BLOCK_M, BLOCK_DV])
+    out_tile = load_tile(out_desc, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_DV)
+    dout_tile = load_tile(dout_desc, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_DV)
     delta = tl.sum(out_tile.to(tl.float32) * dout_tile.to(tl.float32), 1)
     row = q_start + tl.arange(0, BLOCK_M)
     tl.store(delta_ptr + tl.cast(h, tl.int64) * q_total + q_offset + row, delta, mask=row < q_len)
@@ -195,8 +212,8 @@ def learn_from_queries(
     q_first = q_start + (k_len - q_len)
     row = q_start + tl.arange(0, BLOCK_M)
     q_pos = row + (k_len - q_len)
-    q_tile = q_desc.load([h, q_offset + q_start, 0]).reshape([BLOCK_M, BLOCK_D])
-    dout_tile = dout_desc.load([h, q_offset + q_start, 0]).reshape([BLOCK_M, BLOCK_DV])
+    q_tile = load_tile(q_desc, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_D)
+    dout_tile = load_tile(dout_desc, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_DV)
     if MASKED:
         # the next sequence's rows: 0 times a NaN would be NaN
         q_tile = tl.where((row < q_len)[:, None], q_tile, 0.0)
@@ -233,8 +250,8 @@ def backward_dkv(
     k_pos = k_start + tl.arange(0, BLOCK_N)
     units = scale * LOG2E
 
-    k_tile = k_desc.load([kv_h, k_offset + k_start, 0]).reshape([BLOCK_N, BLOCK_D])
-    v_tile = v_desc.load([kv_h, k_offset + k_start, 0]).reshape([BLOCK_N, BLOCK_DV])
+    k_tile = load_tile(k_desc, kv_h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_D)
+    v_tile = load_tile(v_desc, kv_h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_DV)
     dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     dv = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
     for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
@@ -267,8 +284,8 @@ def learn_from_keys(
 ):  # fmt: skip
     """Adds what one tile of keys teaches a tile of queries."""
     k_pos = k_start + tl.arange(0, BLOCK_N)
-    k_tile = k_desc.load([kv_h, k_offset + k_start, 0]).reshape([BLOCK_N, BLOCK_D])
-    v_tile = v_desc.load([kv_h, k_offset + k_start, 0]).reshape([BLOCK_N, BLOCK_DV])
+    k_tile = load_tile(k_desc, kv_h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_D)
+    v_tile = load_tile(v_desc, kv_h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_DV)
     if MASKED:
         # the next sequence's rows: 0 times a NaN would be NaN
         k_tile = tl.where((k_pos < k_len)[:, None], k_tile, 0.0)
@@ -308,8 +325,8 @@ def backward_dq(
     q_pos = row + (k_len - q_len)
     units = scale * LOG2E
 
-    q_tile = q_desc.load([h, q_offset + q_start, 0]).reshape([BLOCK_M, BLOCK_D])
-    dout_tile = dout_desc.load([h, q_offset + q_start, 0]).reshape([BLOCK_M, BLOCK_DV])
+    q_tile = load_tile(q_desc, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_D)
+    dout_tile = load_tile(dout_desc, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_DV)
     lse = log2_lse(load_rows(lse_ptr + tl.cast(h, tl.int64) * q_total + q_offset, row, q_len, MASKED=True))
     delta = load_rows(delta_ptr + tl.cast(h, tl.int64) * q_total + q_offset, row, q_len, MASKED=True)
     dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  54693de80d2b2660
-#   text hash     2227df5ce28a7f7b
+#   content hash  f52f4ce5974fd1b5
+#   text hash     ee57e1f4aaa357a1
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  ee2197399733c92e
-#   text hash     f6735e6a29b68f64
+#   content hash  6ee77105f8e11c80
+#   text hash     3ba5dc615442d935
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  ee2197399733c92e
-#   text hash     3c635989b46be384
+#   content hash  6ee77105f8e11c80
+#   text hash     9c6943cdf67b5afa
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  ee2197399733c92e
-#   text hash     e5729a2f89371c82
+#   content hash  6ee77105f8e11c80
+#   text hash     6f03a0652a54ea46
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  27c0bb6034e57112
-#   text hash     40e687dfaabb8e91
+#   content hash  ad90d70e5f400bb6
+#   text hash     c3d8db81e0b1d8e9
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  27c0bb6034e57112
-#   text hash     30268b1d25e6ab66
+#   content hash  ad90d70e5f400bb6
+#   text hash     43ca8db0e370a401
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

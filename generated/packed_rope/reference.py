@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  27c0bb6034e57112
-#   text hash     57f03f5866426513
+#   content hash  ad90d70e5f400bb6
+#   text hash     fdc73115c25b5d97
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7599f724450819b1
-#   text hash     1b9a248bd49fd251
+#   content hash  8b69e5e3926b0cab
+#   text hash     26c629ad1876882e
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7599f724450819b1
-#   text hash     afd19b81aaa2ea50
+#   content hash  8b69e5e3926b0cab
+#   text hash     9cb4a322a4ea2b9b
 #   render with   attnforge render specs/pair_bias.yaml
 """The kernels: Attention with a learned bias for each pair of positions.
 
@@ -68,6 +68,23 @@ def load_pairs(ptr, down, down_stride, down_count, across, across_stride, across
 
 
 @triton.jit
+def load_tile(desc, b, h, first, count, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Rows of a head: by a descriptor where the GPU copies tiles by itself, else by pointers, 0 from row `count` on."""
+    if isinstance(desc, tl.core.tensor_descriptor_base):
+        tile = desc.load([b, h, first, 0]).reshape([ROWS, COLUMNS])
+    else:
+        # strides count 16 bytes: so the compiler sees that it may load as many at once
+        ptr, WIDTH, stride_batch, stride_head, stride_row = desc
+        STEP: tl.constexpr = 128 // ptr.dtype.element_ty.primitive_bitwidth
+        row = first + tl.arange(0, ROWS)
+        column = tl.arange(0, COLUMNS)
+        ptr += (tl.cast(b, tl.int64) * stride_batch + tl.cast(h, tl.int64) * stride_head) * STEP
+        inside = (row < count)[:, None] & (column < WIDTH)[None, :]
+        tile = tl.load(ptr + row.to(tl.int64)[:, None] * (stride_row * STEP) + column[None, :], mask=inside, other=0.0)
+    return tile
+
+
+@triton.jit
 def load_rows(ptr, row, count, MASKED: tl.constexpr):
     """A value of each row, 0 past the last where MASKED."""
     if MASKED:
@@ -107,11 +124,11 @@ def attend(
 ):  # fmt: skip
     """Adds one tile of keys to the running softmax."""
     k_pos = k_start + tl.arange(0, BLOCK_N)
-    k_tile = k_desc.load([b, h, k_start, 0]).reshape([BLOCK_N, BLOCK_D])
+    k_tile = load_tile(k_desc, b, h, k_start, k_len, BLOCK_N, BLOCK_D)
     score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION) * scale  # [BLOCK_M, BLOCK_N]
     bias_qk = load_pairs(bias_base, row, bias_stride_query, q_len, k_pos, bias_stride_key, k_len).to(tl.float32)
     score = score + bias_qk  # bias
-    v_tile = v_desc.load([b, h, k_start, 0]).reshape([BLOCK_N, BLOCK_DV])
+    v_tile = load_tile(v_desc, b, h, k_start, k_len, BLOCK_N, BLOCK_DV)
     if MASKED:
         keep = (k_pos < k_len)[None, :]
         score = tl.where(keep, score, float("-inf"))
@@ -141,7 +158,7 @@ def forward(
     q_pos = row + (k_len - q_len)
     bias_base = bias_ptr + tl.cast(b, tl.int64) * bias_stride_batch + tl.cast(h, tl.int64) * bias_stride_head
 
-    q_tile = q_desc.load([b, h, q_start, 0]).reshape([BLOCK_M, BLOCK_D])
+    q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
     acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     l = tl.zeros([BLOCK_M], tl.float32)
@@ -173,8 +190,8 @@ def backward_preprocess(
     """delta, a row's sum of out times its gradient: what every score's gradient loses to the softmax."""
     b, h = tl.program_id(0) // Hq, tl.program_id(0) % Hq
     q_start = tl.program_id(1) * BLOCK_M
-    out_tile = out_desc.load([b, h, q_start, 0]).reshape([BLOCK_M, BLOCK_DV])
-    dout_tile = dout_desc.load([b, h, q_start, 0]).reshape([BLOCK_M, BLOCK_DV])
+    out_tile = load_tile(out_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_DV)
+    dout_tile = load_tile(dout_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_DV)
     delta = tl.sum(out_tile.to(tl.float32) * dout_tile.to(tl.float32), 1)
     row = q_start + tl.arange(0, BLOCK_M)
     tl.store(delta_ptr + (b.to(tl.int64) * Hq + h) * q_len + row, delta, mask=row < q_len)
@@ -190,8 +207,8 @@ def learn_from_queries(
     q_first = q_start + (k_len - q_len)
     row = q_start + tl.arange(0, BLOCK_M)
     q_pos = row + (k_len - q_len)
-    q_tile = q_desc.load([b, h, q_start, 0]).reshape([BLOCK_M, BLOCK_D])
-    dout_tile = dout_desc.load([b, h, q_start, 0]).reshape([BLOCK_M, BLOCK_DV])
+    q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
+    dout_tile = load_tile(dout_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_DV)
     score = tl.dot(k_tile, q_tile.T, input_precision=PRECISION) * scale  # [BLOCK_N, BLOCK_M]
     bias_qk = load_pairs(bias_base, k_pos, bias_stride_key, k_len, row, bias_stride_query, q_len).to(tl.float32)
     # bias
@@ -221,8 +238,8 @@ def backward_dkv(
     k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
     k_pos = k_start + tl.arange(0, BLOCK_N)
 
-    k_tile = k_desc.load([b, h, k_start, 0]).reshape([BLOCK_N, BLOCK_D])
-    v_tile = v_desc.load([b, h, k_start, 0]).reshape([BLOCK_N, BLOCK_DV])
+    k_tile = load_tile(k_desc, b, h, k_start, k_len, BLOCK_N, BLOCK_D)
+    v_tile = load_tile(v_desc, b, h, k_start, k_len, BLOCK_N, BLOCK_DV)
     dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     dv = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
     lse_base = lse_ptr + (b.to(tl.int64) * Hq + h) * q_len
@@ -257,8 +274,8 @@ def learn_from_keys(
 ):  # fmt: skip
     """Adds what one tile of keys teaches a tile of queries."""
     k_pos = k_start + tl.arange(0, BLOCK_N)
-    k_tile = k_desc.load([b, h, k_start, 0]).reshape([BLOCK_N, BLOCK_D])
-    v_tile = v_desc.load([b, h, k_start, 0]).reshape([BLOCK_N, BLOCK_DV])
+    k_tile = load_tile(k_desc, b, h, k_start, k_len, BLOCK_N, BLOCK_D)
+    v_tile = load_tile(v_desc, b, h, k_start, k_len, BLOCK_N, BLOCK_DV)
     score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION) * scale  # [BLOCK_M, BLOCK_N]
     bias_qk = load_pairs(bias_base, row, bias_stride_query, q_len, k_pos, bias_stride_key, k_len).to(tl.float32)
     # bias
@@ -291,8 +308,8 @@ def backward_dq(
     q_pos = row + (k_len - q_len)
     bias_base = bias_ptr + tl.cast(b, tl.int64) * bias_stride_batch + tl.cast(h, tl.int64) * bias_stride_head
 
-    q_tile = q_desc.load([b, h, q_start, 0]).reshape([BLOCK_M, BLOCK_D])
-    dout_tile = dout_desc.load([b, h, q_start, 0]).reshape([BLOCK_M, BLOCK_DV])
+    q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
+    dout_tile = load_tile(dout_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_DV)
     lse = log2_lse(load_rows(lse_ptr + (b.to(tl.int64) * Hq + h) * q_len, row, q_len, MASKED=True))
     delta = load_rows(delta_ptr + (b.to(tl.int64) * Hq + h) * q_len, row, q_len, MASKED=True)
     dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
@@ -334,8 +351,8 @@ def backward_bias(
         bias_base = bias_ptr + tl.cast(b, tl.int64) * bias_stride_batch + tl.cast(h, tl.int64) * bias_stride_head
         first, _, _, last = key_tiles(k_len, BLOCK_N)
         if (tl.program_id(2) >= first) & (tl.program_id(2) < last):
-            q_tile = q_desc.load([b, h, q_start, 0]).reshape([BLOCK_M, BLOCK_D])
-            k_tile = k_desc.load([b, h, k_start, 0]).reshape([BLOCK_N, BLOCK_D])
+            q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
+            k_tile = load_tile(k_desc, b, h, k_start, k_len, BLOCK_N, BLOCK_D)
             score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION) * scale  # [BLOCK_M, BLOCK_N]
             bias_qk = load_pairs(bias_base, row, bias_stride_query, q_len, k_pos, bias_stride_key, k_len).to(tl.float32)
             # bias
@@ -344,8 +361,8 @@ def backward_bias(
             p = tl.exp2(score * LOG2E - lse[:, None])
             keep = (row < q_len)[:, None] & (k_pos < k_len)[None, :]
             p = tl.where(keep, p, 0.0)
-            dout_tile = dout_desc.load([b, h, q_start, 0]).reshape([BLOCK_M, BLOCK_DV])
-            v_tile = v_desc.load([b, h, k_start, 0]).reshape([BLOCK_N, BLOCK_DV])
+            dout_tile = load_tile(dout_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_DV)
+            v_tile = load_tile(v_desc, b, h, k_start, k_len, BLOCK_N, BLOCK_DV)
             dp = tl.dot(dout_tile, v_tile.T, input_precision=PRECISION)
             delta = load_rows(delta_ptr + (b.to(tl.int64) * Hq + h) * q_len, row, q_len, MASKED=True)
             ds = p * (dp - delta[:, None])

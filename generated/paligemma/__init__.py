@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c3fa85999b356626
-#   text hash     16b15c2322d2e1c5
+#   content hash  0fda2585bccf686d
+#   text hash     f4f3e3301ff6789d
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c3fa85999b356626
-#   text hash     554cb8fc9a6dff05
+#   content hash  0fda2585bccf686d
+#   text hash     b877259de7a2d8e1
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c3fa85999b356626
-#   text hash     7f6f0a3aa54a2911
+#   content hash  0fda2585bccf686d
+#   text hash     4d63efcf8f455d93
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

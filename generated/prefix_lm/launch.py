@@ -1,15 +1,17 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d44b070ecd291989
-#   text hash     58351c9afb24577b
+#   content hash  d7864b47b0c8b107
+#   text hash     0d4fba52ffa4064b
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
 import contextlib
+import functools
 
 import torch
 import triton
+import triton.language as tl
 from triton.runtime.errors import OutOfResources
 from triton.tools.tensor_descriptor import TensorDescriptor
 
@@ -307,12 +309,21 @@ def _rows(x):
 
 
 def _tiles(x, rows, columns):
-    """x as tiles of one head: [1, 1, rows, columns]."""
+    """What kernels load tiles of one head by, [rows, columns]: a descriptor, or where the rows of x stand."""
     # heads before rows: axes of 1 that lead drop out of a tile without a trace in the compiled code
     x = x.transpose(-3, -2)
     # the stride of an axis of size 1 means nothing, but must be a multiple of 16 bytes
-    strides = [s if n > 1 else 16 for n, s in zip(x.shape, x.stride())]
-    return TensorDescriptor(x, list(x.shape), [*strides[:-1], 1], [1, 1, rows, columns])
+    strides = [s if n > 1 else 16 for n, s in zip(x.shape[:-1], x.stride())]
+    if _copies_tiles(x.device):
+        return TensorDescriptor(x, list(x.shape), [*strides, 1], [1, 1, rows, columns])
+    step = 16 // x.element_size()
+    return (x, tl.constexpr(x.shape[-1]), *(s // step for s in strides))
+
+
+@functools.cache
+def _copies_tiles(device):
+    """Whether the GPU copies tiles by itself; the interpreter does."""
+    return INTERPRETED or (torch.version.hip is None and torch.cuda.get_device_capability(device)[0] >= 9)
 
 
 def _stride(x, axis):

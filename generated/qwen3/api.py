@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  872bbbd82ed551e2
-#   text hash     399bd1b6848b1ced
+#   content hash  f2b132b119c1f336
+#   text hash     55cc48df5b3027eb
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e474a65227761130
-#   text hash     71b3a63b7eedc391
+#   content hash  ad0b8f2755037827
+#   text hash     58174413efb43f2a
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

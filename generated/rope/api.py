@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e474a65227761130
-#   text hash     73f3484d99a53581
+#   content hash  ad0b8f2755037827
+#   text hash     84fa9ca02faf29d9
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

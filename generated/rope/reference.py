@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e474a65227761130
-#   text hash     5ca70012a6c44880
+#   content hash  ad0b8f2755037827
+#   text hash     b6f9adf4cfc57ec3
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d47ad682de866a0d
-#   text hash     4dacd559f6d3c360
+#   content hash  5bea9687e5221216
+#   text hash     2a79d1ff31b9eb32
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d47ad682de866a0d
-#   text hash     c006165086e73bee
+#   content hash  5bea9687e5221216
+#   text hash     5fc6c264c0571b66
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b21c5630ad057053
-#   text hash     cad916e9410ef7ef
+#   content hash  75e3124fceb74fd2
+#   text hash     115ac4537fe20809
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b21c5630ad057053
-#   text hash     1128463a0e3613fb
+#   content hash  75e3124fceb74fd2
+#   text hash     c488715359c55f50
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b21c5630ad057053
-#   text hash     104f43096a547336
+#   content hash  75e3124fceb74fd2
+#   text hash     3a2e384026595b66
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -273,6 +273,14 @@ def test_values_and_gradients(case):
 @pytest.mark.parametrize("layout", ["transposed", "sliced", "expanded", "unaligned"])
 def test_strides(layout):
     check(replace(SMALL, layout=layout))
+
+
+@pytest.mark.parametrize("size", [16, 22])
+def test_as_on_gpus_that_copy_no_tiles(size, monkeypatch):
+    from . import launch
+
+    monkeypatch.setattr(launch, "_copies_tiles", lambda device: False)
+    check(replace(SMALL, D=size, Dv=size))
 
 
 def test_output_gradient_of_stride_0():

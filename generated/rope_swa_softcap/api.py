@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  869b3f3668471f83
-#   text hash     26e43e7e9c48a220
+#   content hash  469e1abd9d5cbf49
+#   text hash     9df071b133308479
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

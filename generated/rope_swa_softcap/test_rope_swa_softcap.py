@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  869b3f3668471f83
-#   text hash     94f2d5a6a0e9395a
+#   content hash  469e1abd9d5cbf49
+#   text hash     008a29f634571a0b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -275,6 +275,14 @@ def test_values_and_gradients(case):
 @pytest.mark.parametrize("layout", ["transposed", "sliced", "expanded", "unaligned"])
 def test_strides(layout):
     check(replace(SMALL, layout=layout))
+
+
+@pytest.mark.parametrize("size", [16, 22])
+def test_as_on_gpus_that_copy_no_tiles(size, monkeypatch):
+    from . import launch
+
+    monkeypatch.setattr(launch, "_copies_tiles", lambda device: False)
+    check(replace(SMALL, D=size, Dv=size))
 
 
 def test_output_gradient_of_stride_0():

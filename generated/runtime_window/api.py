@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e616e8185085b4a3
-#   text hash     5985e6c212124711
+#   content hash  9d62ce1c0b284377
+#   text hash     eb6b354708d1368f
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  2ad52f7f5ef2c3fa
-#   text hash     74da4ac1df2b1561
+#   content hash  9e21b31a017a4674
+#   text hash     2558126c3defbd72
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

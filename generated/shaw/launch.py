@@ -1,15 +1,17 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  2ad52f7f5ef2c3fa
-#   text hash     9b6986c44ce2fe46
+#   content hash  9e21b31a017a4674
+#   text hash     e326be70f79abe68
 #   render with   attnforge render specs/shaw.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
 import contextlib
+import functools
 
 import torch
 import triton
+import triton.language as tl
 from triton.runtime.errors import OutOfResources
 from triton.tools.tensor_descriptor import TensorDescriptor
 
@@ -318,12 +320,21 @@ def _rows(x):
 
 
 def _tiles(x, rows, columns):
-    """x as tiles of one head: [1, 1, rows, columns]."""
+    """What kernels load tiles of one head by, [rows, columns]: a descriptor, or where the rows of x stand."""
     # heads before rows: axes of 1 that lead drop out of a tile without a trace in the compiled code
     x = x.transpose(-3, -2)
     # the stride of an axis of size 1 means nothing, but must be a multiple of 16 bytes
-    strides = [s if n > 1 else 16 for n, s in zip(x.shape, x.stride())]
-    return TensorDescriptor(x, list(x.shape), [*strides[:-1], 1], [1, 1, rows, columns])
+    strides = [s if n > 1 else 16 for n, s in zip(x.shape[:-1], x.stride())]
+    if _copies_tiles(x.device):
+        return TensorDescriptor(x, list(x.shape), [*strides, 1], [1, 1, rows, columns])
+    step = 16 // x.element_size()
+    return (x, tl.constexpr(x.shape[-1]), *(s // step for s in strides))
+
+
+@functools.cache
+def _copies_tiles(device):
+    """Whether the GPU copies tiles by itself; the interpreter does."""
+    return INTERPRETED or (torch.version.hip is None and torch.cuda.get_device_capability(device)[0] >= 9)
 
 
 def _stride(x, axis):

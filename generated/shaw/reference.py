@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  2ad52f7f5ef2c3fa
-#   text hash     0ada2abbaed823b3
+#   content hash  9e21b31a017a4674
+#   text hash     9932c4eb8b2e0bc6
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

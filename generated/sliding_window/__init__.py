@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f8cb4e1f7a91b470
-#   text hash     bbee4efa3c9c247b
+#   content hash  8d8024bcc0698e8d
+#   text hash     e050e06f11a0831b
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

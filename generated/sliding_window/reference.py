@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f8cb4e1f7a91b470
-#   text hash     94fc4d9e1db18b94
+#   content hash  8d8024bcc0698e8d
+#   text hash     c3a81c250d4335ea
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  edbae8617864fdfa
-#   text hash     bcf31b7a4388451a
+#   content hash  c09ef85464a8e54f
+#   text hash     b39602394758665a
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  627bb39c8597849f
-#   text hash     3873ecb4aab6f6a9
+#   content hash  7514b68ad2828927
+#   text hash     7a6b03a54c393158
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

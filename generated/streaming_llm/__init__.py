@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  bff5433bcfd33196
-#   text hash     7f6ce42276d05243
+#   content hash  3b41b7d400921115
+#   text hash     9f58fd7c0baf70f6
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  bff5433bcfd33196
-#   text hash     aa806c8fb6d6bc0f
+#   content hash  3b41b7d400921115
+#   text hash     4c652f505a823a59
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

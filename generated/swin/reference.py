@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  255175ee0d9f088c
-#   text hash     072c0f218325163d
+#   content hash  95007b8537472f66
+#   text hash     d68019f1c1b49cd5
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  df0216ea38da1118
-#   text hash     08515c57cda939fa
+#   content hash  b49bb3ba749d08ce
+#   text hash     7c0d2887093673b7
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  df0216ea38da1118
-#   text hash     3055408854b97196
+#   content hash  b49bb3ba749d08ce
+#   text hash     a7d8763c2ac81252
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

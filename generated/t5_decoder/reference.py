@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  df0216ea38da1118
-#   text hash     534e2a4a8acf8de4
+#   content hash  b49bb3ba749d08ce
+#   text hash     72b7adc956374dc5
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

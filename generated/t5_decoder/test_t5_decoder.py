@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  df0216ea38da1118
-#   text hash     66e39b4bdc92a6dd
+#   content hash  b49bb3ba749d08ce
+#   text hash     3bc37b83388a92a8
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -273,6 +273,14 @@ def test_values_and_gradients(case):
 @pytest.mark.parametrize("layout", ["transposed", "sliced", "expanded", "unaligned"])
 def test_strides(layout):
     check(replace(SMALL, layout=layout))
+
+
+@pytest.mark.parametrize("size", [16, 22])
+def test_as_on_gpus_that_copy_no_tiles(size, monkeypatch):
+    from . import launch
+
+    monkeypatch.setattr(launch, "_copies_tiles", lambda device: False)
+    check(replace(SMALL, D=size, Dv=size))
 
 
 def test_output_gradient_of_stride_0():

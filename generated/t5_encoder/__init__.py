@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  dc663cbfae515839
-#   text hash     5bb793821e9c83ae
+#   content hash  4c65d3b32bd63bab
+#   text hash     2d26ead90019e627
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

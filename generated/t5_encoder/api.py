@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  dc663cbfae515839
-#   text hash     e7d73ff42caac20b
+#   content hash  4c65d3b32bd63bab
+#   text hash     d53abbed9d551059
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

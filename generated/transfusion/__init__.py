@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  78483c393d8b70ed
-#   text hash     cbcc9c82150ab76c
+#   content hash  bb7581efff8df638
+#   text hash     8ebf700b3fb05d3f
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

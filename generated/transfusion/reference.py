@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  78483c393d8b70ed
-#   text hash     cfb99a2bdda66068
+#   content hash  bb7581efff8df638
+#   text hash     b91d893e97574a37
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

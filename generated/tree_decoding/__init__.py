@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  beb6795087dea0ff
-#   text hash     78de970a6bf3b8b9
+#   content hash  9b5786d8155a2e2a
+#   text hash     5f8cf66c588cd798
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -54,6 +54,7 @@ class Case(NamedTuple):
     signature: dict[str, str]
     constants: dict[str, Any]
     options: dict[str, Any]
+    width: int = 0  # head size of the tensors that tiles are loaded of
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,8 @@ def _case(kernel: Kernel, function: Any, planned: Plan, head_dim: int, dtype: st
         else:
             signature[p.name] = p.type.replace("*T", f"*{dtype}")
     given = {p.name: constants[p.name] for p in kernel.parameters if p.type == "constexpr"}
-    return Case(kernel.name, function, signature, given, {"num_warps": tile.num_warps, "num_stages": tile.num_stages})
+    options = {"num_warps": tile.num_warps, "num_stages": tile.num_stages}
+    return Case(kernel.name, function, signature, given, options, head_dim)
 
 
 def _power_of_2(size: int) -> int:
@@ -173,15 +175,27 @@ def compiled(case: Case, target: Any) -> tuple[Any, str]:
     from triton import knobs
     from triton.compiler import ASTSource
 
+    signature: dict[str, Any] = dict(case.signature)
+    constants: dict[Any, Any] = dict(case.constants)
     # without it loads through pointers do not vectorise
-    aligned = {
-        (i,): [["tt.divisibility", 16]] for i, kind in enumerate(case.signature.values()) if kind.startswith("*")
-    }
-    source = ASTSource(case.kernel, signature=case.signature, constexprs=case.constants, attrs=aligned)
+    aligned: dict[tuple[int, ...], list[list[Any]]] = {}
+    for i, (name, kind) in enumerate(case.signature.items()):
+        if kind.startswith("*"):
+            aligned[(i,)] = [["tt.divisibility", 16]]
+        if kind.startswith("tensordesc") and not _copies_tiles(target):
+            dtype, axes = kind.removeprefix("tensordesc<").split("[")[0], kind.count(",")
+            signature[name] = (f"*{dtype}", "constexpr", *["i32"] * axes)
+            constants[i, 1], aligned[i, 0] = case.width, [["tt.divisibility", 16]]
+    source = ASTSource(case.kernel, signature=signature, constexprs=constants, attrs=aligned)
     # a kernel out of the cache comes without a word of the assembler
     knobs.compilation.always_compile = knobs.nvidia.dump_ptxas_log = True
     with contextlib.redirect_stdout(io.StringIO()) as said:
         return triton.compile(source, target=target, options=case.options), said.getvalue()
+
+
+def _copies_tiles(target: Any) -> bool:
+    """Whether the GPU copies tiles by itself, so that kernels get descriptors of tensors; else pointers and strides."""
+    return bool(target.backend == "cuda" and target.arch >= 90)
 
 
 def measured(case: Case, target: Any) -> Made:

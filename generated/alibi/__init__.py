@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ba64d5650512c9e1
-#   text hash     b2a273e9ea92f889
+#   content hash  3427d6fe5281a11f
+#   text hash     4f60eb387d27384b
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ba64d5650512c9e1
-#   text hash     2668b3a38b114082
+#   content hash  3427d6fe5281a11f
+#   text hash     ae9486223672bebb
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

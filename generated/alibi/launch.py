@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ba64d5650512c9e1
-#   text hash     e6acbbc4737c2675
+#   content hash  3427d6fe5281a11f
+#   text hash     76a86fd73938c3c1
 #   render with   attnforge render specs/alibi.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

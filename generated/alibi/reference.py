@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ba64d5650512c9e1
-#   text hash     c119c48b8e9125ef
+#   content hash  3427d6fe5281a11f
+#   text hash     b1e1ebc041bb2dd1
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

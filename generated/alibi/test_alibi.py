@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ba64d5650512c9e1
-#   text hash     2fdacfe7912394ce
+#   content hash  3427d6fe5281a11f
+#   text hash     a7dcbe255200145d
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

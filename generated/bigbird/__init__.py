@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a020d9942fe2e661
-#   text hash     edbcdeea68c9fc77
+#   content hash  05cc7b49ffad312a
+#   text hash     8fb4217703b09261
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a020d9942fe2e661
-#   text hash     7dfee2ba8f2576bc
+#   content hash  05cc7b49ffad312a
+#   text hash     18a573a6cea3b2f1
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a020d9942fe2e661
-#   text hash     0014db3a8ddf4e02
+#   content hash  05cc7b49ffad312a
+#   text hash     d0f85fe562c9398f
 #   render with   attnforge render specs/bigbird.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a020d9942fe2e661
-#   text hash     efe67cdeffeffe55
+#   content hash  05cc7b49ffad312a
+#   text hash     73c352a7165a7cec
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

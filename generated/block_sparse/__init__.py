@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  3ba031ecdc067675
-#   text hash     c0c0b13e9884346c
+#   content hash  47157cc344610c0d
+#   text hash     de0edf7eb7d43772
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

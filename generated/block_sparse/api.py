@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  3ba031ecdc067675
-#   text hash     827a7eca2c29261d
+#   content hash  47157cc344610c0d
+#   text hash     3f01e7606344df4d
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

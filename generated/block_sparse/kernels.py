@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  3ba031ecdc067675
-#   text hash     358559875e63df62
+#   content hash  47157cc344610c0d
+#   text hash     ba18d5a5fb675b50
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernels: Attention between the blocks of 64 positions that a mask allows.
 

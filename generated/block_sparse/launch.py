@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  3ba031ecdc067675
-#   text hash     bb44aa3f2221f79a
+#   content hash  47157cc344610c0d
+#   text hash     0307274db4b9c5b5
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

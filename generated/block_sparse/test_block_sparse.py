@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  3ba031ecdc067675
-#   text hash     e4b7de46fa33b3a7
+#   content hash  47157cc344610c0d
+#   text hash     beb310f17f411941
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  8b0609172d0cf710
-#   text hash     6e51f82e830540ac
+#   content hash  89b8587ff60b9f77
+#   text hash     5f201f65d634e9f3
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

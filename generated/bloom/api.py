@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  8b0609172d0cf710
-#   text hash     c76c174ec4364eba
+#   content hash  89b8587ff60b9f77
+#   text hash     29abcac416882893
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

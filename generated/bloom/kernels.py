@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  8b0609172d0cf710
-#   text hash     17f626b82886e950
+#   content hash  89b8587ff60b9f77
+#   text hash     434bfd0325980797
 #   render with   attnforge render specs/bloom.yaml
 """The kernels: Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  8b0609172d0cf710
-#   text hash     b35fcd771efe5053
+#   content hash  89b8587ff60b9f77
+#   text hash     c8713cea5b3b1fdc
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

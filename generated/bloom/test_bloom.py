@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  8b0609172d0cf710
-#   text hash     214979ae80aa6b7f
+#   content hash  89b8587ff60b9f77
+#   text hash     fd366472b3abc6fb
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  90a0eed2b9507b6f
-#   text hash     b216224693ec4510
+#   content hash  11b154bbe0f1e00e
+#   text hash     40ec975a7af989dd
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

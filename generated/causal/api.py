@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  90a0eed2b9507b6f
-#   text hash     778bd91879255124
+#   content hash  11b154bbe0f1e00e
+#   text hash     3c082c07e276f9ba
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  90a0eed2b9507b6f
-#   text hash     063f3edae1c32ac4
+#   content hash  11b154bbe0f1e00e
+#   text hash     1218c25df724dd46
 #   render with   attnforge render specs/causal.yaml
 """The kernels: Causal attention with grouped heads.
 

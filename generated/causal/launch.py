@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  90a0eed2b9507b6f
-#   text hash     542bebc85a2fef92
+#   content hash  11b154bbe0f1e00e
+#   text hash     f220bb9f4050c714
 #   render with   attnforge render specs/causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

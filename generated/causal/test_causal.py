@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  90a0eed2b9507b6f
-#   text hash     e307b4b7993cee89
+#   content hash  11b154bbe0f1e00e
+#   text hash     a0196e59c99db03d
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3614ca8f0f4c1b1b
-#   text hash     5535b0b2fd9e6ab1
+#   content hash  e2c36da09070ee4c
+#   text hash     7c4e0f3dd0cab09a
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3614ca8f0f4c1b1b
-#   text hash     09a62f2405fd7170
+#   content hash  e2c36da09070ee4c
+#   text hash     9e59f2653c46c906
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

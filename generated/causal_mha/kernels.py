@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3614ca8f0f4c1b1b
-#   text hash     a048b213682dc5a9
+#   content hash  e2c36da09070ee4c
+#   text hash     4139d69cd956d5cb
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernels: Causal attention with as many key heads as query heads.
 

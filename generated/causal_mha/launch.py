@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3614ca8f0f4c1b1b
-#   text hash     54ccf85a9d4d019d
+#   content hash  e2c36da09070ee4c
+#   text hash     d5ba96cd29f065c1
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3614ca8f0f4c1b1b
-#   text hash     0865209f98d6c073
+#   content hash  e2c36da09070ee4c
+#   text hash     d84084338a49d18d
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5287e98d3d352dbb
-#   text hash     f5115c0d805d7ead
+#   content hash  fe757938395945b0
+#   text hash     47cb3f611826813d
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

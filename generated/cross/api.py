@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5287e98d3d352dbb
-#   text hash     5b725e26bbbf5345
+#   content hash  fe757938395945b0
+#   text hash     addb0c78fe08f0e7
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5287e98d3d352dbb
-#   text hash     1b5949a437ff717d
+#   content hash  fe757938395945b0
+#   text hash     2eb7edc148370c7b
 #   render with   attnforge render specs/cross.yaml
 """The kernels: Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5287e98d3d352dbb
-#   text hash     248dceb25e3239c3
+#   content hash  fe757938395945b0
+#   text hash     9859cc4a610b2122
 #   render with   attnforge render specs/cross.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

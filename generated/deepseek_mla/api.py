@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e0bea6c67ca71869
-#   text hash     b3fd738aa65be620
+#   content hash  0ae89d44f68e22fb
+#   text hash     ef9eebc1620aff9c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e0bea6c67ca71869
-#   text hash     4821ad9af2cb126c
+#   content hash  0ae89d44f68e22fb
+#   text hash     225ccd056b52e103
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

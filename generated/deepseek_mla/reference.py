@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e0bea6c67ca71869
-#   text hash     d5c3351e297be034
+#   content hash  0ae89d44f68e22fb
+#   text hash     460f054d18cbe3a5
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

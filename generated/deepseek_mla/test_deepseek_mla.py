@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e0bea6c67ca71869
-#   text hash     0d0d745f6c0efe5a
+#   content hash  0ae89d44f68e22fb
+#   text hash     564012c4df46a345
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ca2b4d1f1f51292f
-#   text hash     76857fc0ae41c718
+#   content hash  17681bd452213b79
+#   text hash     517a83f6795144ee
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ca2b4d1f1f51292f
-#   text hash     586c823d20baee9a
+#   content hash  17681bd452213b79
+#   text hash     e6143cfca7d2f1ac
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ca2b4d1f1f51292f
-#   text hash     21b717d6bef4b0a8
+#   content hash  17681bd452213b79
+#   text hash     66af01637733a3d3
 #   render with   attnforge render specs/differential.yaml
 """The kernels: One of the two maps of differential attention, called once for each and subtracted.
 

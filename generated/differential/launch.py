@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ca2b4d1f1f51292f
-#   text hash     e806a6a86725e66f
+#   content hash  17681bd452213b79
+#   text hash     f28c155adf6802a7
 #   render with   attnforge render specs/differential.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ca2b4d1f1f51292f
-#   text hash     2e59926973b4b831
+#   content hash  17681bd452213b79
+#   text hash     7eae3384ed301f56
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

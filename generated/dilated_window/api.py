@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  12543df71baeaf9c
-#   text hash     31e18f41d1fbbdcd
+#   content hash  4a011db7c45a3f11
+#   text hash     65879393f6dc3d2d
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

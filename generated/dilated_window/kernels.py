@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  12543df71baeaf9c
-#   text hash     817c507fc22e9d97
+#   content hash  4a011db7c45a3f11
+#   text hash     be0467f626cb9a52
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernels: Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  12543df71baeaf9c
-#   text hash     c3cb636685eacf9e
+#   content hash  4a011db7c45a3f11
+#   text hash     f375cdac50d87740
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  12543df71baeaf9c
-#   text hash     34fbda19d735bdd9
+#   content hash  4a011db7c45a3f11
+#   text hash     d558a6ad67b1e151
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  12543df71baeaf9c
-#   text hash     c4686c55b19636ef
+#   content hash  4a011db7c45a3f11
+#   text hash     0d2fd1643c9ea0fe
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

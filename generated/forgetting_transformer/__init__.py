@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  10d57d1ed4aa9949
-#   text hash     7cc2eb2959cf3204
+#   content hash  f802d1944966fd3f
+#   text hash     9ff87a1bcd72fd2f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  10d57d1ed4aa9949
-#   text hash     1187480eb05edb5b
+#   content hash  f802d1944966fd3f
+#   text hash     29eec03481d9baa1
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

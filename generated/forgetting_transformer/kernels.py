@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  10d57d1ed4aa9949
-#   text hash     88a7fb9cc4afb114
+#   content hash  f802d1944966fd3f
+#   text hash     64761f4f4aba0ebb
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The kernels: Causal attention with a forget gate learned for each token and head.
 

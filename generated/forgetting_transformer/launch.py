@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  10d57d1ed4aa9949
-#   text hash     6f7dfc7338f51225
+#   content hash  f802d1944966fd3f
+#   text hash     c3aed1e15bec825d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  10d57d1ed4aa9949
-#   text hash     387c053a57c0c3bd
+#   content hash  f802d1944966fd3f
+#   text hash     01058a5fcd256fb2
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

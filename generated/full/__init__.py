@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2184753bd6fa5b73
-#   text hash     f60a141ef1b63570
+#   content hash  50ffe6f87f3ff3df
+#   text hash     1936de040e9af4f1
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2184753bd6fa5b73
-#   text hash     da7f4df87f9b401f
+#   content hash  50ffe6f87f3ff3df
+#   text hash     74ed627a449612ba
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

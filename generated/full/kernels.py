@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2184753bd6fa5b73
-#   text hash     95038e59e2ae1100
+#   content hash  50ffe6f87f3ff3df
+#   text hash     52b6b59aba72da36
 #   render with   attnforge render specs/full.yaml
 """The kernels: Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2184753bd6fa5b73
-#   text hash     80ac185719dffa63
+#   content hash  50ffe6f87f3ff3df
+#   text hash     20495d38582cc42d
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2184753bd6fa5b73
-#   text hash     1f220e255a381c78
+#   content hash  50ffe6f87f3ff3df
+#   text hash     fd5af15807668bb0
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

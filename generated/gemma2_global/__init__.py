@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d3ef08ddf740dac3
-#   text hash     49207be7d54b6dbc
+#   content hash  042137a237dde974
+#   text hash     59305b7739eccac0
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d3ef08ddf740dac3
-#   text hash     e590f46f465a0e0c
+#   content hash  042137a237dde974
+#   text hash     aeaca5e09bca3ba4
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

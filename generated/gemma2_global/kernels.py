@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d3ef08ddf740dac3
-#   text hash     af10de6940ff9361
+#   content hash  042137a237dde974
+#   text hash     8d1e6c46cc97bca0
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernels: The global layers of Gemma 2, with capped scores.
 

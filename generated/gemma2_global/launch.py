@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d3ef08ddf740dac3
-#   text hash     ba827dd45feaa140
+#   content hash  042137a237dde974
+#   text hash     929d41bd8474e412
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d3ef08ddf740dac3
-#   text hash     0c075bff77a6abf0
+#   content hash  042137a237dde974
+#   text hash     44918fb3eed8ab91
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

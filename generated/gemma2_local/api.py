@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  93c356c816e64607
-#   text hash     034f8941aa76f361
+#   content hash  ab6565f7e838bedc
+#   text hash     3dd7f22dbda0b0aa
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  93c356c816e64607
-#   text hash     096097769b701ad9
+#   content hash  ab6565f7e838bedc
+#   text hash     2dc841cd0edb128a
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernels: The local layers of Gemma 2, with a window and capped scores.
 

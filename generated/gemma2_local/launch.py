@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  93c356c816e64607
-#   text hash     b1a90a9240d7b24a
+#   content hash  ab6565f7e838bedc
+#   text hash     73f1523367a6bd6a
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  93c356c816e64607
-#   text hash     8132ca8a5ca3afc3
+#   content hash  ab6565f7e838bedc
+#   text hash     0bb68dc715073bba
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

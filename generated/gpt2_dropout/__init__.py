@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  c175d6082f49b283
-#   text hash     19190ef220b8aa62
+#   content hash  f9c62013fdffe282
+#   text hash     76df42341cadb74e
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  c175d6082f49b283
-#   text hash     9f66a07e1ca133c1
+#   content hash  f9c62013fdffe282
+#   text hash     0c4f21d7d3d178bf
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

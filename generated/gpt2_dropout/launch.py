@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  c175d6082f49b283
-#   text hash     85a1122a56d0da5c
+#   content hash  f9c62013fdffe282
+#   text hash     a13dcb87c76a88c0
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  c175d6082f49b283
-#   text hash     a7f8a2c7415a685a
+#   content hash  f9c62013fdffe282
+#   text hash     cb0482a2c942b925
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

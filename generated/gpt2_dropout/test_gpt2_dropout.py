@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  c175d6082f49b283
-#   text hash     1e09b40c235cddc0
+#   content hash  f9c62013fdffe282
+#   text hash     b5aa1a4c7ae6404f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

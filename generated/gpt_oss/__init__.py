@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d3b919c085ee10c2
-#   text hash     37f600f6b93f139a
+#   content hash  de353b09fff0d7f5
+#   text hash     f2a8302ca23a7df4
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

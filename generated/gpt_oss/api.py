@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d3b919c085ee10c2
-#   text hash     ad2cd3f56a609a7d
+#   content hash  de353b09fff0d7f5
+#   text hash     eb60d8f2894769fc
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d3b919c085ee10c2
-#   text hash     526624a9f8ac7319
+#   content hash  de353b09fff0d7f5
+#   text hash     d335a0694ccc7a1c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernels: The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d3b919c085ee10c2
-#   text hash     7ec108dd7f0a281d
+#   content hash  de353b09fff0d7f5
+#   text hash     25c4f543304be098
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

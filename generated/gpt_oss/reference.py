@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d3b919c085ee10c2
-#   text hash     06b0fb1c5e87417d
+#   content hash  de353b09fff0d7f5
+#   text hash     5e2a70b8734ffa2d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ce46c6dff2d4b174
-#   text hash     4746d668d3163b9d
+#   content hash  fa659653098f3ebf
+#   text hash     bc87c7554eddf871
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

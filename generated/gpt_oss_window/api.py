@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ce46c6dff2d4b174
-#   text hash     15c8539b3d0cb351
+#   content hash  fa659653098f3ebf
+#   text hash     afac27693d399338
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

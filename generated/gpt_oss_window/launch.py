@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ce46c6dff2d4b174
-#   text hash     926e5f03683cdba9
+#   content hash  fa659653098f3ebf
+#   text hash     e6b6c56d3bd66cbd
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

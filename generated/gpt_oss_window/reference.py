@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ce46c6dff2d4b174
-#   text hash     0419fdd269fac087
+#   content hash  fa659653098f3ebf
+#   text hash     c13137d882adeda8
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ce46c6dff2d4b174
-#   text hash     34c42c43c0cf74f7
+#   content hash  fa659653098f3ebf
+#   text hash     5f0cd144acfd01ec
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

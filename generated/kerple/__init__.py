@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  35eda0d713aaa0f4
-#   text hash     01f103f91cd213df
+#   content hash  49a4fdc1746d862e
+#   text hash     b54b80e9b28b7384
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  35eda0d713aaa0f4
-#   text hash     c14536ccf4ba2a85
+#   content hash  49a4fdc1746d862e
+#   text hash     5730aa51680d2f05
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  35eda0d713aaa0f4
-#   text hash     8b98680d1db99623
+#   content hash  49a4fdc1746d862e
+#   text hash     040b3abca508fb24
 #   render with   attnforge render specs/kerple.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  35eda0d713aaa0f4
-#   text hash     be7f40affb2e0838
+#   content hash  49a4fdc1746d862e
+#   text hash     77fb741fc7ec8041
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  35eda0d713aaa0f4
-#   text hash     3a0030f03b441338
+#   content hash  49a4fdc1746d862e
+#   text hash     5fd5773a799dbaa8
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  61ffdd62f8f1c9b0
-#   text hash     1e2ca84b1dee7984
+#   content hash  afac0d4907a382b5
+#   text hash     0c758a45a669fc18
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

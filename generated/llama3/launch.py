@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  61ffdd62f8f1c9b0
-#   text hash     20b73b10d942587c
+#   content hash  afac0d4907a382b5
+#   text hash     fef1239833fee46d
 #   render with   attnforge render specs/llama3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  3e958d5b6a2b7131
-#   text hash     96278c18159d7829
+#   content hash  9c50dd0789170377
+#   text hash     36c594ec6c9d8a3e
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  3e958d5b6a2b7131
-#   text hash     054997f8f34fdd18
+#   content hash  9c50dd0789170377
+#   text hash     fb78e33ba154d9a2
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  3e958d5b6a2b7131
-#   text hash     c2f260deab5aa188
+#   content hash  9c50dd0789170377
+#   text hash     49adcfd2b7190b31
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b9572bcc8b17dec4
-#   text hash     f8a3068df0716d25
+#   content hash  bdc08a0ac14a1488
+#   text hash     5c0ff367bddbf9b1
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b9572bcc8b17dec4
-#   text hash     d3a1a4aad0974ded
+#   content hash  bdc08a0ac14a1488
+#   text hash     23780c5497daff26
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

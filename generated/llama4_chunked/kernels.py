@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b9572bcc8b17dec4
-#   text hash     b224da6cf245ef50
+#   content hash  bdc08a0ac14a1488
+#   text hash     b0a9beed3b9b947a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernels: Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

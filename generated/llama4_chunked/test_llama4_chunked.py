@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b9572bcc8b17dec4
-#   text hash     4929d834e1b37e66
+#   content hash  bdc08a0ac14a1488
+#   text hash     eaf11fcc8a521917
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  134da7ae0fbae9bb
-#   text hash     3628ce01b66aa7a5
+#   content hash  3560355928ec061c
+#   text hash     93dd02aad04fa7c1
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  134da7ae0fbae9bb
-#   text hash     b22b012d782dd09f
+#   content hash  3560355928ec061c
+#   text hash     01466e081f1c907d
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

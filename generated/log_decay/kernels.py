@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  134da7ae0fbae9bb
-#   text hash     9b39678dc58d9a46
+#   content hash  3560355928ec061c
+#   text hash     5e097bf439a4d793
 #   render with   attnforge render specs/log_decay.yaml
 """The kernels: Causal attention that forgets by a decay learned for each token and head.
 

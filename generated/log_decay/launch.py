@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  134da7ae0fbae9bb
-#   text hash     20daf1de710f0733
+#   content hash  3560355928ec061c
+#   text hash     b4b4ec6e10e208f8
 #   render with   attnforge render specs/log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

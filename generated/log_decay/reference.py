@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  134da7ae0fbae9bb
-#   text hash     ebca02c579f00bf1
+#   content hash  3560355928ec061c
+#   text hash     f84701b0bba0fc3f
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

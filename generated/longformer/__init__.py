@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  2f3ad3265d718db9
-#   text hash     87ca48a9630423af
+#   content hash  92448e27bf91de02
+#   text hash     cf8cb078aa2e0ff2
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

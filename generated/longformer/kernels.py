@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  2f3ad3265d718db9
-#   text hash     cd92f2ac838d8baf
+#   content hash  92448e27bf91de02
+#   text hash     2f4da9b2a5309ffe
 #   render with   attnforge render specs/longformer.yaml
 """The kernels: A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  2f3ad3265d718db9
-#   text hash     cfc90d7ce1c3e858
+#   content hash  92448e27bf91de02
+#   text hash     1c37332a4d0b07db
 #   render with   attnforge render specs/longformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  2f3ad3265d718db9
-#   text hash     b3d361668cec9781
+#   content hash  92448e27bf91de02
+#   text hash     f8baadd3444e53e7
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

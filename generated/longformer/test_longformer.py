@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  2f3ad3265d718db9
-#   text hash     f00b82e905f9675e
+#   content hash  92448e27bf91de02
+#   text hash     73e7ccb619e995b8
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

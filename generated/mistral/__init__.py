@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  04d773c2c312bf2a
-#   text hash     7cf1feed66525fd3
+#   content hash  ca7aff6a5e5747b5
+#   text hash     ca519b89ccafad2d
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  04d773c2c312bf2a
-#   text hash     03c95964e4fe22a2
+#   content hash  ca7aff6a5e5747b5
+#   text hash     42d10f96cd69fc5b
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  04d773c2c312bf2a
-#   text hash     68d33a58084cefd3
+#   content hash  ca7aff6a5e5747b5
+#   text hash     e5e16e088ed41785
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

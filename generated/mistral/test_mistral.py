@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  04d773c2c312bf2a
-#   text hash     aee0900c98c2e7f1
+#   content hash  ca7aff6a5e5747b5
+#   text hash     70595c8ce4d5fdfa
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

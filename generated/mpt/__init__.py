@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0fdb384b982c2546
-#   text hash     337082431a9bce30
+#   content hash  0fb9839abfceb7b1
+#   text hash     bd40f4aa7e424774
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0fdb384b982c2546
-#   text hash     47efa371200fc558
+#   content hash  0fb9839abfceb7b1
+#   text hash     ef813ce30f2f4cf1
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

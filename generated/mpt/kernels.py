@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0fdb384b982c2546
-#   text hash     a25da4265bedbd28
+#   content hash  0fb9839abfceb7b1
+#   text hash     bdc27bdcf7359981
 #   render with   attnforge render specs/mpt.yaml
 """The kernels: Attention with a prefix and linear biases.
 

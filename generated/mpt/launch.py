@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0fdb384b982c2546
-#   text hash     a3cf66fe22971b3d
+#   content hash  0fb9839abfceb7b1
+#   text hash     38b0c6ec4318c6f3
 #   render with   attnforge render specs/mpt.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

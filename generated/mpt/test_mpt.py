@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0fdb384b982c2546
-#   text hash     dff7cf9191db604a
+#   content hash  0fb9839abfceb7b1
+#   text hash     60bded1039c50da2
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

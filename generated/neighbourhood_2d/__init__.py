@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  306319ff200b435b
-#   text hash     8943661f86b43b5c
+#   content hash  6e67488563a37e35
+#   text hash     7367ad77127c1c1f
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see those at most 3 rows and columns away.
 

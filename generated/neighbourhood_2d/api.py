@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  306319ff200b435b
-#   text hash     8005af6e0e76fe7b
+#   content hash  6e67488563a37e35
+#   text hash     3b992e7c4bd3396a
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

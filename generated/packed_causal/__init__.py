@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5225d79c0024eca0
-#   text hash     a1ad8f9683e13d73
+#   content hash  c35b1e2b8bef882a
+#   text hash     919e16c928cbe796
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5225d79c0024eca0
-#   text hash     f76feda3cbe85900
+#   content hash  c35b1e2b8bef882a
+#   text hash     64245aaaf0d872b7
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

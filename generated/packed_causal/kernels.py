@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5225d79c0024eca0
-#   text hash     3b53b1c7488050fc
+#   content hash  c35b1e2b8bef882a
+#   text hash     cef8aec5955129ea
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernels: Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5225d79c0024eca0
-#   text hash     8b23e785e7d75cc8
+#   content hash  c35b1e2b8bef882a
+#   text hash     84964d5cf7643de3
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

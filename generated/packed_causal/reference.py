@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5225d79c0024eca0
-#   text hash     dabc5809535438f0
+#   content hash  c35b1e2b8bef882a
+#   text hash     e00cd008f407dc91
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

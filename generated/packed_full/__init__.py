@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f52f4ce5974fd1b5
-#   text hash     5f719fbf2d80e91a
+#   content hash  f31f55c697cc9f67
+#   text hash     a27db8fb1439ae77
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f52f4ce5974fd1b5
-#   text hash     cc33139d1a68824f
+#   content hash  f31f55c697cc9f67
+#   text hash     7082de2414e885da
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

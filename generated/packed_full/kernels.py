@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f52f4ce5974fd1b5
-#   text hash     f61d278f64608090
+#   content hash  f31f55c697cc9f67
+#   text hash     8720e2c0d8074630
 #   render with   attnforge render specs/packed_full.yaml
 """The kernels: Softmax attention without a mask, for sequences packed into one tensor.
 

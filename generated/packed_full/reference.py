@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f52f4ce5974fd1b5
-#   text hash     ee57e1f4aaa357a1
+#   content hash  f31f55c697cc9f67
+#   text hash     44ba6e0575e2624d
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  6ee77105f8e11c80
-#   text hash     9c6943cdf67b5afa
+#   content hash  8bc839cd7f92fd1f
+#   text hash     c267150fbfac37b4
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  6ee77105f8e11c80
-#   text hash     ee7760ce6374231e
+#   content hash  8bc839cd7f92fd1f
+#   text hash     ac1703076b73c891
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The kernels: Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

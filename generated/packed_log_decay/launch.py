@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  6ee77105f8e11c80
-#   text hash     69c7b34e91136f21
+#   content hash  8bc839cd7f92fd1f
+#   text hash     a3f4022be37b7bf4
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

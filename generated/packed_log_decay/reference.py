@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  6ee77105f8e11c80
-#   text hash     6f03a0652a54ea46
+#   content hash  8bc839cd7f92fd1f
+#   text hash     8aa5b3cc7fa3d037
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  6ee77105f8e11c80
-#   text hash     e961e31b58a46c11
+#   content hash  8bc839cd7f92fd1f
+#   text hash     a1345c01d9493175
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ad90d70e5f400bb6
-#   text hash     43ca8db0e370a401
+#   content hash  9f19e6df20003c65
+#   text hash     a0244a53062859d9
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ad90d70e5f400bb6
-#   text hash     ec01ccea8e3cf074
+#   content hash  9f19e6df20003c65
+#   text hash     8e59cb9201833c0c
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernels: Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ad90d70e5f400bb6
-#   text hash     76eef622a2c6e9ca
+#   content hash  9f19e6df20003c65
+#   text hash     7745adb8f45152ef
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

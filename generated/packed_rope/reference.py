@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ad90d70e5f400bb6
-#   text hash     fdc73115c25b5d97
+#   content hash  9f19e6df20003c65
+#   text hash     0756f81e73ca441e
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  8b69e5e3926b0cab
-#   text hash     26c629ad1876882e
+#   content hash  6431031454c3f20c
+#   text hash     dc214713e0e46b5d
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  8b69e5e3926b0cab
-#   text hash     1b3efb2c5722e123
+#   content hash  6431031454c3f20c
+#   text hash     fb086d82188c0088
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

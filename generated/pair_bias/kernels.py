@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  8b69e5e3926b0cab
-#   text hash     9cb4a322a4ea2b9b
+#   content hash  6431031454c3f20c
+#   text hash     b8a93c8436f2f8c4
 #   render with   attnforge render specs/pair_bias.yaml
 """The kernels: Attention with a learned bias for each pair of positions.
 

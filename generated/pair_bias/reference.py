@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  8b69e5e3926b0cab
-#   text hash     2d70d78b8988c3bd
+#   content hash  6431031454c3f20c
+#   text hash     91e915f452ee7dae
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0fda2585bccf686d
-#   text hash     b877259de7a2d8e1
+#   content hash  6e7a452a4fed2a90
+#   text hash     3cbaef12a7cab885
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0fda2585bccf686d
-#   text hash     3963819a96c846c0
+#   content hash  6e7a452a4fed2a90
+#   text hash     d2e70300a41bff87
 #   render with   attnforge render specs/paligemma.yaml
 """The kernels: An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0fda2585bccf686d
-#   text hash     96ba3d427a6b71ec
+#   content hash  6e7a452a4fed2a90
+#   text hash     c5618ab6f78c348e
 #   render with   attnforge render specs/paligemma.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

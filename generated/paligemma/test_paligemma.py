@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0fda2585bccf686d
-#   text hash     03f1945e0bc6d49d
+#   content hash  6e7a452a4fed2a90
+#   text hash     8f9e6918c27825cd
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d7864b47b0c8b107
-#   text hash     d1fd0c66425c3c01
+#   content hash  44476afbb6c0d051
+#   text hash     43055e27164263b1
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

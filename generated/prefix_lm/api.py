@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d7864b47b0c8b107
-#   text hash     66f26a3fa4335875
+#   content hash  44476afbb6c0d051
+#   text hash     2d4a0c23dcc979ff
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d7864b47b0c8b107
-#   text hash     4262812c4d1910f9
+#   content hash  44476afbb6c0d051
+#   text hash     e1a0972e0f088410
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernels: Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d7864b47b0c8b107
-#   text hash     5825f79013e3031c
+#   content hash  44476afbb6c0d051
+#   text hash     6887f7e884948e16
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

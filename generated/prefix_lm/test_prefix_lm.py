@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d7864b47b0c8b107
-#   text hash     abb3dafdc9be3431
+#   content hash  44476afbb6c0d051
+#   text hash     e4bba66cb5d2f73a
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

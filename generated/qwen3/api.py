@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f2b132b119c1f336
-#   text hash     55cc48df5b3027eb
+#   content hash  1fc285904f5e8d94
+#   text hash     ff1ce98e1ee5bbfd
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

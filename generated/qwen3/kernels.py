@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f2b132b119c1f336
-#   text hash     bafc0df7ee062f0c
+#   content hash  1fc285904f5e8d94
+#   text hash     25a287cbddef6b5b
 #   render with   attnforge render specs/qwen3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

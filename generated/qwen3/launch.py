@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f2b132b119c1f336
-#   text hash     2f880db6b9f01dc2
+#   content hash  1fc285904f5e8d94
+#   text hash     816204489e0d9f29
 #   render with   attnforge render specs/qwen3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f2b132b119c1f336
-#   text hash     d268e631820ac15c
+#   content hash  1fc285904f5e8d94
+#   text hash     eeba828c04d71abb
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

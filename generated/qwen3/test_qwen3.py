@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f2b132b119c1f336
-#   text hash     c1f21ea1388c98ca
+#   content hash  1fc285904f5e8d94
+#   text hash     23f62eb8aa83b692
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ad0b8f2755037827
-#   text hash     58174413efb43f2a
+#   content hash  9ad6a33f7bc4de96
+#   text hash     9eb1ab4cf1f18d71
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ad0b8f2755037827
-#   text hash     84fa9ca02faf29d9
+#   content hash  9ad6a33f7bc4de96
+#   text hash     5998f326332b4d4d
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ad0b8f2755037827
-#   text hash     613c6706dfe94ace
+#   content hash  9ad6a33f7bc4de96
+#   text hash     10d3e24ca303d087
 #   render with   attnforge render specs/rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

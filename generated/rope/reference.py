@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ad0b8f2755037827
-#   text hash     b6f9adf4cfc57ec3
+#   content hash  9ad6a33f7bc4de96
+#   text hash     b621fc8981081ed4
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ad0b8f2755037827
-#   text hash     453223742f63b649
+#   content hash  9ad6a33f7bc4de96
+#   text hash     32add9681d7b9491
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

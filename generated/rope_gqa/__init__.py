@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5bea9687e5221216
-#   text hash     fa7e83ddaa0a8b12
+#   content hash  729dddc027d9fba4
+#   text hash     e71ec8d90e088401
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

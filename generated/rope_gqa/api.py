@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5bea9687e5221216
-#   text hash     2a79d1ff31b9eb32
+#   content hash  729dddc027d9fba4
+#   text hash     711244ed42d46c36
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5bea9687e5221216
-#   text hash     ec250a11acdf812d
+#   content hash  729dddc027d9fba4
+#   text hash     d7277224a15fdaaa
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5bea9687e5221216
-#   text hash     5fc6c264c0571b66
+#   content hash  729dddc027d9fba4
+#   text hash     13d6d843f38f886f
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5bea9687e5221216
-#   text hash     185da4eea48bb0a5
+#   content hash  729dddc027d9fba4
+#   text hash     2d1e70c49d34d08e
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

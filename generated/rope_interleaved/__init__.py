@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  75e3124fceb74fd2
-#   text hash     115ac4537fe20809
+#   content hash  a12cc6889c3f3bd6
+#   text hash     1e4a596b1b39bb87
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

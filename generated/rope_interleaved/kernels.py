@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  75e3124fceb74fd2
-#   text hash     d0eaf1ca2ef0cdfb
+#   content hash  a12cc6889c3f3bd6
+#   text hash     cc7d1adc78ed4aa4
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernels: Causal attention with rotary embedding of neighbouring components.
 

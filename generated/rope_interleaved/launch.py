@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  75e3124fceb74fd2
-#   text hash     8bac85d66b01c6d1
+#   content hash  a12cc6889c3f3bd6
+#   text hash     d73d1a5def75d4a6
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

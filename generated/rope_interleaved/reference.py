@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  75e3124fceb74fd2
-#   text hash     c488715359c55f50
+#   content hash  a12cc6889c3f3bd6
+#   text hash     cc0cb3a8ff1a36dd
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

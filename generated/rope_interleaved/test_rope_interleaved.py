@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  75e3124fceb74fd2
-#   text hash     3a2e384026595b66
+#   content hash  a12cc6889c3f3bd6
+#   text hash     59f9587765f9612e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  469e1abd9d5cbf49
-#   text hash     0c313edb83b247c5
+#   content hash  428fac5d523c962d
+#   text hash     a1013aa23f0f175d
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

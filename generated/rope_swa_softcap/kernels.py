@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  469e1abd9d5cbf49
-#   text hash     a9938ed53924c259
+#   content hash  428fac5d523c962d
+#   text hash     6972845c38d150ff
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernels: Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

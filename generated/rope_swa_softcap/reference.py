@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  469e1abd9d5cbf49
-#   text hash     2954aab4e5f615dc
+#   content hash  428fac5d523c962d
+#   text hash     71ceceaa2f0a065a
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

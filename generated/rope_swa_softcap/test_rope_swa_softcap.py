@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  469e1abd9d5cbf49
-#   text hash     008a29f634571a0b
+#   content hash  428fac5d523c962d
+#   text hash     13a5514c47cd08e7
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9d62ce1c0b284377
-#   text hash     cc53ec2f29f080e5
+#   content hash  85117f797babc192
+#   text hash     29c30183faf745e7
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

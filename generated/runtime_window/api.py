@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9d62ce1c0b284377
-#   text hash     eb6b354708d1368f
+#   content hash  85117f797babc192
+#   text hash     ca567eaaaa31dcf8
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9d62ce1c0b284377
-#   text hash     2234245a22f770fe
+#   content hash  85117f797babc192
+#   text hash     bd5de8b6aad44736
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernels: Causal attention to the most recent keys, as many as each call says.
 

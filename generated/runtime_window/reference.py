@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9d62ce1c0b284377
-#   text hash     4fe9750cb8a90274
+#   content hash  85117f797babc192
+#   text hash     8b0d5b0b278bd37a
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  9e21b31a017a4674
-#   text hash     12cac192ebf87438
+#   content hash  7374e384cea47ac8
+#   text hash     6208bac5c821d68a
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  9e21b31a017a4674
-#   text hash     2558126c3defbd72
+#   content hash  7374e384cea47ac8
+#   text hash     368e8ce353934080
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

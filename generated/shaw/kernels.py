@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  9e21b31a017a4674
-#   text hash     c1ae6e3a8183a501
+#   content hash  7374e384cea47ac8
+#   text hash     196733077277ff14
 #   render with   attnforge render specs/shaw.yaml
 """The kernels: Attention in which each query gives each distance up to 16 a score of its own.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  9e21b31a017a4674
-#   text hash     e326be70f79abe68
+#   content hash  7374e384cea47ac8
+#   text hash     a6ab66857242db0f
 #   render with   attnforge render specs/shaw.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

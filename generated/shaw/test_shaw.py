@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  9e21b31a017a4674
-#   text hash     5344eef3c650c761
+#   content hash  7374e384cea47ac8
+#   text hash     30eebb086f275ad3
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

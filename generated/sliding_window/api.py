@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8d8024bcc0698e8d
-#   text hash     9838f53138c7adfb
+#   content hash  278ff97273d30329
+#   text hash     d2835b65a2730d3d
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8d8024bcc0698e8d
-#   text hash     022c0b9c2a461dfe
+#   content hash  278ff97273d30329
+#   text hash     5cbe7c8dd5009db2
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernels: Causal attention to the 1024 most recent keys.
 

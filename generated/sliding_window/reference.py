@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8d8024bcc0698e8d
-#   text hash     c3a81c250d4335ea
+#   content hash  278ff97273d30329
+#   text hash     5ebc35c2711c6bd6
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

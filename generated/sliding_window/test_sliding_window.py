@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8d8024bcc0698e8d
-#   text hash     b0b5099d7696dfdb
+#   content hash  278ff97273d30329
+#   text hash     57fbc27d36f8b0dc
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c09ef85464a8e54f
-#   text hash     5e431673347bbb08
+#   content hash  3af4efdf239f141c
+#   text hash     5942d94033e01717
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c09ef85464a8e54f
-#   text hash     e487866545af9bb5
+#   content hash  3af4efdf239f141c
+#   text hash     0637e92d0e8d2a90
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c09ef85464a8e54f
-#   text hash     580f91a2c1497eff
+#   content hash  3af4efdf239f141c
+#   text hash     afb38f979342e7e1
 #   render with   attnforge render specs/softcap.yaml
 """The kernels: Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c09ef85464a8e54f
-#   text hash     9c4519ce418e8663
+#   content hash  3af4efdf239f141c
+#   text hash     fb4e95e40c7c04e5
 #   render with   attnforge render specs/softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c09ef85464a8e54f
-#   text hash     1b54e904d2c515cb
+#   content hash  3af4efdf239f141c
+#   text hash     f8332e48a7f58809
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

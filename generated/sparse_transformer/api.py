@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  7514b68ad2828927
-#   text hash     7a6b03a54c393158
+#   content hash  6fad927838411679
+#   text hash     3430292ecc24ea5d
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

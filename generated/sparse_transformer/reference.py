@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  7514b68ad2828927
-#   text hash     e74b6b15f0f7ed8f
+#   content hash  6fad927838411679
+#   text hash     eb0f80fb2e0542c9
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

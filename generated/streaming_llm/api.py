@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3b41b7d400921115
-#   text hash     94afa77834c6c056
+#   content hash  7f076964c621bcc1
+#   text hash     2f1f96ba8249f379
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

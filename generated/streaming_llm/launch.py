@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3b41b7d400921115
-#   text hash     6533ccecb077e786
+#   content hash  7f076964c621bcc1
+#   text hash     22b2a3b3ab51e08f
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3b41b7d400921115
-#   text hash     4c652f505a823a59
+#   content hash  7f076964c621bcc1
+#   text hash     7709b736308d7f3e
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  95007b8537472f66
-#   text hash     d99c883d9b623cb6
+#   content hash  6c76fe192372b076
+#   text hash     0ebe8ae0fbd24096
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

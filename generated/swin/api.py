@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  95007b8537472f66
-#   text hash     61684d459a98d55d
+#   content hash  6c76fe192372b076
+#   text hash     56b972c557c848d8
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

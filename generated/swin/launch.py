@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  95007b8537472f66
-#   text hash     ad39d6ea78735677
+#   content hash  6c76fe192372b076
+#   text hash     382c58aeb5e547e5
 #   render with   attnforge render specs/swin.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

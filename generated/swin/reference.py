@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  95007b8537472f66
-#   text hash     d68019f1c1b49cd5
+#   content hash  6c76fe192372b076
+#   text hash     cf939bb3fe5dd43c
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

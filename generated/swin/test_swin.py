@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  95007b8537472f66
-#   text hash     b1e4b88e42c91830
+#   content hash  6c76fe192372b076
+#   text hash     ea75f4089a462b9b
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b49bb3ba749d08ce
-#   text hash     7c0d2887093673b7
+#   content hash  44c960a08056cd35
+#   text hash     9e8b72702ace35c2
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b49bb3ba749d08ce
-#   text hash     a7d8763c2ac81252
+#   content hash  44c960a08056cd35
+#   text hash     03b3d6b351f4c334
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

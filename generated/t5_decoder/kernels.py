@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b49bb3ba749d08ce
-#   text hash     0683ae526234ccb2
+#   content hash  44c960a08056cd35
+#   text hash     9c1b986dbfbf6a0a
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernels: Causal attention with T5's learned biases for distances.
 

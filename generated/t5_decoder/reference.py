@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b49bb3ba749d08ce
-#   text hash     72b7adc956374dc5
+#   content hash  44c960a08056cd35
+#   text hash     dddb164580eff711
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

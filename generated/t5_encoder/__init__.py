@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  4c65d3b32bd63bab
-#   text hash     2d26ead90019e627
+#   content hash  f9d1a543b3604fe3
+#   text hash     25c87bda94923a24
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  4c65d3b32bd63bab
-#   text hash     d53abbed9d551059
+#   content hash  f9d1a543b3604fe3
+#   text hash     f1422f96981e331d
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

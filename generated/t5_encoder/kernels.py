@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  4c65d3b32bd63bab
-#   text hash     0066597f1cfacb7b
+#   content hash  f9d1a543b3604fe3
+#   text hash     f81c01f4b514d34f
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernels: Attention with T5's learned biases for distances in both directions.
 

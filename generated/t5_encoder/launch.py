@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  4c65d3b32bd63bab
-#   text hash     305d63dd300a806e
+#   content hash  f9d1a543b3604fe3
+#   text hash     cf761f6a5a0e9210
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  4c65d3b32bd63bab
-#   text hash     6f46bf7a8d525e12
+#   content hash  f9d1a543b3604fe3
+#   text hash     05be0716f5eeba66
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

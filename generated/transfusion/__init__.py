@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  bb7581efff8df638
-#   text hash     8ebf700b3fb05d3f
+#   content hash  f8246c26d69956d1
+#   text hash     46111ffa60fb6b88
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

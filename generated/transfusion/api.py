@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  bb7581efff8df638
-#   text hash     5bf0ffcd84c8c2b2
+#   content hash  f8246c26d69956d1
+#   text hash     708b8d46877d0702
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  bb7581efff8df638
-#   text hash     ba8d8cd52e1ca569
+#   content hash  f8246c26d69956d1
+#   text hash     e49ce40be968eea3
 #   render with   attnforge render specs/transfusion.yaml
 """The kernels: Causal attention in which the patches of one image see each other.
 

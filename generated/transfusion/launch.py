@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  bb7581efff8df638
-#   text hash     07d975874e6ffbf5
+#   content hash  f8246c26d69956d1
+#   text hash     4862cd76eeddc04e
 #   render with   attnforge render specs/transfusion.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  bb7581efff8df638
-#   text hash     b91d893e97574a37
+#   content hash  f8246c26d69956d1
+#   text hash     7d79813ca3b7b2d7
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  9b5786d8155a2e2a
-#   text hash     1c548af368c92b52
+#   content hash  e7838c7031e8d1ca
+#   text hash     de777378fb4ab2fb
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

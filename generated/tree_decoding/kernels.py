@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  9b5786d8155a2e2a
-#   text hash     e34b90efdf147b13
+#   content hash  e7838c7031e8d1ca
+#   text hash     62ff319024b6adbc
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernels: A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  9b5786d8155a2e2a
-#   text hash     4bc4a9680387c9d7
+#   content hash  e7838c7031e8d1ca
+#   text hash     bd7d67bed9599de9
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

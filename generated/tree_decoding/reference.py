@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  9b5786d8155a2e2a
-#   text hash     80d2ff8700c5c41d
+#   content hash  e7838c7031e8d1ca
+#   text hash     307570c7849e251b
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -33,6 +33,8 @@ _LOCAL = frozenset(
     speeds stages stays step store_extremes store_rows stream stride sums tensors test tile tiles tl token
     tokens top torch total triton turned units upstream used value visible wanted warps weight whole_floor
     whole_tiles within word words
+    as_float column desc floor_div floor_mod floor_mod_float following functools gather integer_power key_ranges
+    load_tile power ptr query_ranges stride_batch stride_head stride_row waiting
     """.split()  # noqa: SIM905
 )
 # what modules for other libraries call theirs

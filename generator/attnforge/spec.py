@@ -173,7 +173,14 @@ class _Loader:
         if value is None:
             return []
         if value.mapping or not isinstance(value.data, list):
-            hint = f": write [{value.raw}]" if value.raw else ""
+            plain = value.raw.isidentifier() if value.raw else False
+            hint = (
+                f": write [{value.raw}]"
+                if plain
+                else f": write [{{expr: {json.dumps(value.raw)}}}]"
+                if value.raw
+                else ""
+            )
             self.problems.add(value.at, f"{key}: expected a list of terms, got {value.kind}{hint}")
             return []
         return self._few(value, key)

@@ -84,43 +84,53 @@ def test_programs_are_those_that_the_resources_have_room_for(
     assert compile.Made(registers, 0, shared, threads, {}, ()).programs(arch) == programs
 
 
-STARVED = """
+PACKAGE = """
+import re
 import sys
 from pathlib import Path
 from attnforge import compile, emit, plan, render, resources, spec
-target = compile.targets(["sm_90"])
-path = resources.variants()["causal_mha"]
-loaded = spec.load(path, terms=resources.terms_for(path))
-package = emit.Package("causal_mha", loaded.source, path, render.render(loaded))
-cases = compile.cases(package, plan.build(loaded), Path(sys.argv[1]), 128, "bf16")
-case = next(case for case in cases if case.name == "forward")
-compile.report("fed", [case], target)
-compile.report("starved", [case._replace(options={**case.options, "maxnreg": 128})], target)
+targets = compile.targets(["sm_80", "sm_90"])
+def cases(path, head_dim, dtype):
+    loaded = spec.load(path, terms=resources.terms_for(path))
+    package = emit.Package(loaded.name, loaded.source, path, render.render(loaded))
+    return compile.cases(package, plan.build(loaded), Path(sys.argv[1]) / loaded.name, head_dim, dtype)
+"""
+
+
+def compiled(code: str, folder: Path, *arguments: str) -> list[str]:
+    """What code prints that compiles kernels of packages; triton must not have been imported for its interpreter."""
+    env = os.environ | {"PYTHONPATH": str(Path(attnforge.__file__).parents[1]), "TRITON_CACHE_DIR": str(folder)}
+    env.pop("TRITON_INTERPRET", None)
+    command = [sys.executable, "-c", PACKAGE + code, str(folder), *arguments]
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def counts(lines: list[str]) -> dict[str, tuple[int, ...]]:
+    """The numbers that stand behind each kernel's name."""
+    return {line.split()[0]: tuple(map(int, line.split()[1:])) for line in lines}
+
+
+STARVED = """
+found = cases(resources.variants()["causal_mha"], 128, "bf16")
+case = next(case for case in found if case.name == "forward")
+compile.report("fed", [case], {"sm_90": targets["sm_90"]})
+compile.report("starved", [case._replace(options={**case.options, "maxnreg": 128})], {"sm_90": targets["sm_90"]})
 """
 
 
 def test_warnings_of_the_assembler_are_told(tmp_path: Path) -> None:
-    env = os.environ | {"PYTHONPATH": str(Path(attnforge.__file__).parents[1]), "TRITON_CACHE_DIR": str(tmp_path)}
-    env.pop("TRITON_INTERPRET", None)
     for _ in range(2):  # also of kernels that were compiled before
-        done = subprocess.run([sys.executable, "-c", STARVED, str(tmp_path)], env=env, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        fed, starved = done.stdout.split("starved")
+        fed, starved = "\n".join(compiled(STARVED, tmp_path)).split("starved")
         assert "serialized" not in fed
         assert starved.count("forward on sm_90: (C75") == 1
         assert "wgmma.mma_async instructions are serialized" in starved
 
 
 OPERANDS = """
-import sys
-from pathlib import Path
-from attnforge import compile, emit, plan, render, resources, spec
-targets = compile.targets(["sm_90"])
 for name in ("neighbourhood_2d", "packed_causal"):
-    path = resources.variants()[name]
-    loaded = spec.load(path, terms=resources.terms_for(path))
-    package = emit.Package(name, loaded.source, path, render.render(loaded))
-    for case in compile.cases(package, plan.build(loaded), Path(sys.argv[1]) / name, 64, "fp16"):
+    for case in cases(resources.variants()[name], 64, "fp16"):
         for line in compile.compiled(case, targets["sm_90"])[0].asm["ttgir"].splitlines():
             if "warp_group_dot %" in line:
                 made, first = line.strip().lstrip("%").split("_")[0], line.split("warp_group_dot %")[1]
@@ -131,11 +141,7 @@ for name in ("neighbourhood_2d", "packed_causal"):
 
 def test_operands_that_outlive_a_step_stay_in_shared_memory(tmp_path: Path) -> None:
     # in registers they were overwritten by the compiled code, see benchmarks/NOTES.md
-    env = os.environ | {"PYTHONPATH": str(Path(attnforge.__file__).parents[1]), "TRITON_CACHE_DIR": str(tmp_path)}
-    env.pop("TRITON_INTERPRET", None)
-    done = subprocess.run([sys.executable, "-c", OPERANDS, str(tmp_path)], env=env, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    found = {tuple(line.split()) for line in done.stdout.splitlines()}
+    found = {tuple(line.split()) for line in compiled(OPERANDS, tmp_path)}
     assert {(kernel, made) for _, kernel, made, _ in found} == {
         ("forward", "score"), ("backward_dkv", "score"), ("backward_dkv", "dp"), ("backward_dq", "score"),
         ("backward_dq", "dp"),
@@ -144,26 +150,15 @@ def test_operands_that_outlive_a_step_stay_in_shared_memory(tmp_path: Path) -> N
 
 
 WIDTHS = """
-import re
-import sys
-from pathlib import Path
-from attnforge import compile, emit, plan, render, resources, spec
-path = resources.variants()["packed_causal"]
-loaded = spec.load(path, terms=resources.terms_for(path))
-package = emit.Package("packed_causal", loaded.source, path, render.render(loaded))
-for case in compile.cases(package, plan.build(loaded), Path(sys.argv[1]), 80, "bf16"):
-    text = compile.compiled(case, compile.targets(["sm_80"])["sm_80"])[0].asm["ptx"]
+for case in cases(resources.variants()["packed_causal"], 80, "bf16"):
+    text = compile.compiled(case, targets["sm_80"])[0].asm["ptx"]
     kinds = "cp\\.async\\.cg", "ld\\.global\\.v4", "ld\\.global\\.b16"
     print(case.name, *(len(re.findall(kind, text)) for kind in kinds))
 """
 
 
 def test_tiles_are_loaded_16_bytes_at_a_time_where_nothing_copies_them(tmp_path: Path) -> None:
-    env = os.environ | {"PYTHONPATH": str(Path(attnforge.__file__).parents[1]), "TRITON_CACHE_DIR": str(tmp_path)}
-    env.pop("TRITON_INTERPRET", None)
-    done = subprocess.run([sys.executable, "-c", WIDTHS, str(tmp_path)], env=env, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    found = {line.split()[0]: tuple(map(int, line.split()[1:])) for line in done.stdout.splitlines()}
+    found = counts(compiled(WIDTHS, tmp_path))
     assert set(found) == {"forward", "backward_preprocess", "backward_dkv", "backward_dq"}
     assert all(wide > 0 and narrow == 0 for _, wide, narrow in found.values()), found
     # and ahead of their use, beside the products
@@ -171,15 +166,8 @@ def test_tiles_are_loaded_16_bytes_at_a_time_where_nothing_copies_them(tmp_path:
 
 
 SIGNS = """
-import re
-import sys
-from pathlib import Path
-from attnforge import compile, emit, plan, render, resources, spec
-path = Path(sys.argv[1])
-loaded = spec.load(path, terms=resources.terms_for(path))
-package = emit.Package(loaded.name, loaded.source, path, render.render(loaded))
-for case in compile.cases(package, plan.build(loaded), Path(sys.argv[2]), 64, "fp16"):
-    text = compile.compiled(case, compile.targets(["sm_90"])["sm_90"])[0].asm["ptx"]
+for case in cases(Path(sys.argv[2]), 64, "fp16"):
+    text = compile.compiled(case, targets["sm_90"])[0].asm["ptx"]
     signed = set(re.findall(r"neg\\.s32\\s+(%r\\d+)", text))
     extremes = re.findall(r"(?:max|min)\\.s32\\s+%r\\d+, (%r\\d+), (%r?\\d+|-\\d+)", text)
     print(case.name, len(extremes), len([x for x in extremes if signed & set(x)]))
@@ -188,14 +176,8 @@ for case in compile.cases(package, plan.build(loaded), Path(sys.argv[2]), 64, "f
 
 def test_no_extreme_is_taken_of_a_negative_integer(tmp_path: Path) -> None:
     # the assembler may lose the sign, see benchmarks/NOTES.md
-    env = os.environ | {"PYTHONPATH": str(Path(attnforge.__file__).parents[1]), "TRITON_CACHE_DIR": str(tmp_path)}
-    env.pop("TRITON_INTERPRET", None)
     path = Path(__file__).parent / "found_specs" / "sign_in_an_extreme.yaml"
-    done = subprocess.run(
-        [sys.executable, "-c", SIGNS, str(path), str(tmp_path / "made")], env=env, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    found = {line.split()[0]: tuple(map(int, line.split()[1:])) for line in done.stdout.splitlines()}
+    found = counts(compiled(SIGNS, tmp_path, str(path)))
     assert {"forward", "key_ranges", "query_ranges", "backward_dkv"} <= set(found)
     assert all(count > 0 for name, (count, _) in found.items() if name in ("forward", "key_ranges"))
     assert all(wrong == 0 for _, wrong in found.values()), found

@@ -104,7 +104,7 @@ def check_states(skips: Skips, scenery: Scenery, truth: dict[tuple[int, int], bo
         sizes = scene["q_len"], scene["k_len"]
         places = [Place(scene["b"], scene["h"], scene["kv_h"], q, k, *sizes) for q in qs for k in ks]
         envs = [scenery.nodes(place) for place in places]
-        for leaf in (*skips.noted("q"), *skips.noted("k"), *skips.blocks):
+        for leaf in skips.tellers:
             node = Node("input", leaf.index, leaf.input.name, leaf.input.dtype)
             found = [evaluate(node, env) for env in envs]
             held |= {f"{leaf.name}_least": min(found), f"{leaf.name}_most": max(found)}

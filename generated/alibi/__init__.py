@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  3427d6fe5281a11f
-#   text hash     4f60eb387d27384b
+#   content hash  cec11345992949ba
+#   text hash     49e85e778ac63495
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  3427d6fe5281a11f
-#   text hash     9e901c8a8a8c0544
+#   content hash  cec11345992949ba
+#   text hash     3d67169d0bf30ca7
 #   render with   attnforge render specs/alibi.yaml
 """The kernels: Causal attention with linear biases, one slope a head.
 

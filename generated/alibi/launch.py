@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  3427d6fe5281a11f
-#   text hash     76a86fd73938c3c1
+#   content hash  cec11345992949ba
+#   text hash     5fa5fd738cd16687
 #   render with   attnforge render specs/alibi.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

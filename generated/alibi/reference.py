@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  3427d6fe5281a11f
-#   text hash     b1e1ebc041bb2dd1
+#   content hash  cec11345992949ba
+#   text hash     486de7c8393da90c
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

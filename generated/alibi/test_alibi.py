@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  3427d6fe5281a11f
-#   text hash     a7dcbe255200145d
+#   content hash  cec11345992949ba
+#   text hash     459c37dc9df3f109
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

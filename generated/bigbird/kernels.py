@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  05cc7b49ffad312a
-#   text hash     11a8af4e95656515
+#   content hash  ed97c0c89dd584ae
+#   text hash     e029e1d56745a167
 #   render with   attnforge render specs/bigbird.yaml
 """The kernels: A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  05cc7b49ffad312a
-#   text hash     d0f85fe562c9398f
+#   content hash  ed97c0c89dd584ae
+#   text hash     a569fefcba026d83
 #   render with   attnforge render specs/bigbird.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  05cc7b49ffad312a
-#   text hash     401235d2d625e45f
+#   content hash  ed97c0c89dd584ae
+#   text hash     ee391fd02722acce
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  05cc7b49ffad312a
-#   text hash     73c352a7165a7cec
+#   content hash  ed97c0c89dd584ae
+#   text hash     a5993af04914dba1
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

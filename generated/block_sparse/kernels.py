@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  47157cc344610c0d
-#   text hash     ba18d5a5fb675b50
+#   content hash  e0f0dd221e71ef48
+#   text hash     430ebc8baa39b775
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernels: Attention between the blocks of 64 positions that a mask allows.
 

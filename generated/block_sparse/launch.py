@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  47157cc344610c0d
-#   text hash     0307274db4b9c5b5
+#   content hash  e0f0dd221e71ef48
+#   text hash     d93292f9e85078f3
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

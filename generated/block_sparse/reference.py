@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  47157cc344610c0d
-#   text hash     e62af0d9fdaa8621
+#   content hash  e0f0dd221e71ef48
+#   text hash     a8e543c0d93350eb
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

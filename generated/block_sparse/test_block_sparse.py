@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  47157cc344610c0d
-#   text hash     beb310f17f411941
+#   content hash  e0f0dd221e71ef48
+#   text hash     35a66db1ad40eb72
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

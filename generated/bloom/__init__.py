@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  89b8587ff60b9f77
-#   text hash     5f201f65d634e9f3
+#   content hash  64b3a1df9ea3635d
+#   text hash     edad614b85f712c5
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  89b8587ff60b9f77
-#   text hash     23e714527579e32a
+#   content hash  64b3a1df9ea3635d
+#   text hash     41146390c66c752b
 #   render with   attnforge render specs/bloom.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  89b8587ff60b9f77
-#   text hash     c8713cea5b3b1fdc
+#   content hash  64b3a1df9ea3635d
+#   text hash     e27d256e6582f3ae
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

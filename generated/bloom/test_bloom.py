@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  89b8587ff60b9f77
-#   text hash     fd366472b3abc6fb
+#   content hash  64b3a1df9ea3635d
+#   text hash     1da079a01e59006f
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

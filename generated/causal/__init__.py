@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  11b154bbe0f1e00e
-#   text hash     40ec975a7af989dd
+#   content hash  1082024ec732e697
+#   text hash     1a7defa52b50aacb
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  11b154bbe0f1e00e
-#   text hash     1218c25df724dd46
+#   content hash  1082024ec732e697
+#   text hash     7eca4a5702a41fa0
 #   render with   attnforge render specs/causal.yaml
 """The kernels: Causal attention with grouped heads.
 

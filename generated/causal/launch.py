@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  11b154bbe0f1e00e
-#   text hash     f220bb9f4050c714
+#   content hash  1082024ec732e697
+#   text hash     e5e6099f3ef90658
 #   render with   attnforge render specs/causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  11b154bbe0f1e00e
-#   text hash     a72f8d4d549738d2
+#   content hash  1082024ec732e697
+#   text hash     124b48af8ad7278f
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

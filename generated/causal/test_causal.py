@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  11b154bbe0f1e00e
-#   text hash     a0196e59c99db03d
+#   content hash  1082024ec732e697
+#   text hash     033c1d4b560f72c2
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e2c36da09070ee4c
-#   text hash     7c4e0f3dd0cab09a
+#   content hash  be796156859ae51c
+#   text hash     6b50d145a62ac647
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e2c36da09070ee4c
-#   text hash     4139d69cd956d5cb
+#   content hash  be796156859ae51c
+#   text hash     7a144ff7a617fc10
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernels: Causal attention with as many key heads as query heads.
 

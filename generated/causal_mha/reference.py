@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e2c36da09070ee4c
-#   text hash     d84084338a49d18d
+#   content hash  be796156859ae51c
+#   text hash     3fd101be2c7eac16
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e2c36da09070ee4c
-#   text hash     bedbf1de8871c3b6
+#   content hash  be796156859ae51c
+#   text hash     6525ba8f39a70253
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  fe757938395945b0
-#   text hash     47cb3f611826813d
+#   content hash  ebbcaace083d5f81
+#   text hash     887eb5f498b85925
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  fe757938395945b0
-#   text hash     2eb7edc148370c7b
+#   content hash  ebbcaace083d5f81
+#   text hash     496f338c73a10f32
 #   render with   attnforge render specs/cross.yaml
 """The kernels: Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  fe757938395945b0
-#   text hash     9859cc4a610b2122
+#   content hash  ebbcaace083d5f81
+#   text hash     cadbaa67966b2f8a
 #   render with   attnforge render specs/cross.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

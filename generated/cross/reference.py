@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  fe757938395945b0
-#   text hash     29449996228ac8e1
+#   content hash  ebbcaace083d5f81
+#   text hash     34350899660e5010
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  fe757938395945b0
-#   text hash     e85d3fc4ee30a40d
+#   content hash  ebbcaace083d5f81
+#   text hash     58ef4f66dcd3cc21
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

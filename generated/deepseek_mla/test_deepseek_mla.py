@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  0ae89d44f68e22fb
-#   text hash     564012c4df46a345
+#   content hash  b07887ea59b35f2e
+#   text hash     b73c78b1a6e4c933
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  17681bd452213b79
-#   text hash     517a83f6795144ee
+#   content hash  1aebaeac1f932dbb
+#   text hash     fa5633fb5c21a3f1
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  17681bd452213b79
-#   text hash     f28c155adf6802a7
+#   content hash  1aebaeac1f932dbb
+#   text hash     383cb24dbc346188
 #   render with   attnforge render specs/differential.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  17681bd452213b79
-#   text hash     7eae3384ed301f56
+#   content hash  1aebaeac1f932dbb
+#   text hash     74de2d3af9cbffe0
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

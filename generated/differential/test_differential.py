@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  17681bd452213b79
-#   text hash     90222e3b72dbd174
+#   content hash  1aebaeac1f932dbb
+#   text hash     040a5a1900ef733d
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  4a011db7c45a3f11
-#   text hash     522373f1e1959c9d
+#   content hash  a37dea709b09850f
+#   text hash     cf061a9cd383273c
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  4a011db7c45a3f11
-#   text hash     f375cdac50d87740
+#   content hash  a37dea709b09850f
+#   text hash     63280e6a3c1c2502
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  4a011db7c45a3f11
-#   text hash     d558a6ad67b1e151
+#   content hash  a37dea709b09850f
+#   text hash     066dc28a503f651b
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

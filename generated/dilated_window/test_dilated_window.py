@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  4a011db7c45a3f11
-#   text hash     0d2fd1643c9ea0fe
+#   content hash  a37dea709b09850f
+#   text hash     195e85cf6f4fd867
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f802d1944966fd3f
-#   text hash     c3aed1e15bec825d
+#   content hash  e3dab412adf36ae4
+#   text hash     85579f733e526f24
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f802d1944966fd3f
-#   text hash     01058a5fcd256fb2
+#   content hash  e3dab412adf36ae4
+#   text hash     7d1fcf621db39884
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

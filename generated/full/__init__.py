@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  50ffe6f87f3ff3df
-#   text hash     1936de040e9af4f1
+#   content hash  b11bb2618f286987
+#   text hash     b7011807364c64e3
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  50ffe6f87f3ff3df
-#   text hash     52b6b59aba72da36
+#   content hash  b11bb2618f286987
+#   text hash     e490e2e9bb204ff8
 #   render with   attnforge render specs/full.yaml
 """The kernels: Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  50ffe6f87f3ff3df
-#   text hash     8bc06b0a051b2677
+#   content hash  b11bb2618f286987
+#   text hash     011bab5e49f13709
 #   render with   attnforge render specs/full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

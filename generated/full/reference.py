@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  50ffe6f87f3ff3df
-#   text hash     20495d38582cc42d
+#   content hash  b11bb2618f286987
+#   text hash     587ece6c5a020f3a
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

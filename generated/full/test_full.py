@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  50ffe6f87f3ff3df
-#   text hash     fd5af15807668bb0
+#   content hash  b11bb2618f286987
+#   text hash     0b6a8e27f63164c3
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  042137a237dde974
-#   text hash     59305b7739eccac0
+#   content hash  bed7b358f40d442c
+#   text hash     262929653a4e4b12
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

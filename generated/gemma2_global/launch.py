@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  042137a237dde974
-#   text hash     929d41bd8474e412
+#   content hash  bed7b358f40d442c
+#   text hash     98943a699713b17b
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  042137a237dde974
-#   text hash     44918fb3eed8ab91
+#   content hash  bed7b358f40d442c
+#   text hash     291a50a0e00e066c
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

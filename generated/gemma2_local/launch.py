@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ab6565f7e838bedc
-#   text hash     73f1523367a6bd6a
+#   content hash  e96cc8cdd7142180
+#   text hash     60a477e7bb1493a5
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

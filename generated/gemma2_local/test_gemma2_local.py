@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ab6565f7e838bedc
-#   text hash     0649114b8f09caee
+#   content hash  e96cc8cdd7142180
+#   text hash     beab6a2444d8ffc3
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f9c62013fdffe282
-#   text hash     76df42341cadb74e
+#   content hash  81933e795dc4c5c0
+#   text hash     b6f731123738ad16
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

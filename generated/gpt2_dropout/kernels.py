@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f9c62013fdffe282
-#   text hash     6e7561ba9a4b317a
+#   content hash  81933e795dc4c5c0
+#   text hash     c1ac3e29a0eafb32
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernels: Causal attention with dropout of the weights, for training.
 

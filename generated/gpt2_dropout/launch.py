@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f9c62013fdffe282
-#   text hash     a13dcb87c76a88c0
+#   content hash  81933e795dc4c5c0
+#   text hash     100b46eddd38f961
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f9c62013fdffe282
-#   text hash     b5aa1a4c7ae6404f
+#   content hash  81933e795dc4c5c0
+#   text hash     4ca478e8730379b3
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

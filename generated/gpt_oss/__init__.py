@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  de353b09fff0d7f5
-#   text hash     f2a8302ca23a7df4
+#   content hash  ea0b6b15ffa96f95
+#   text hash     6c35590bb51f77a8
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

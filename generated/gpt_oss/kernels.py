@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  de353b09fff0d7f5
-#   text hash     d335a0694ccc7a1c
+#   content hash  ea0b6b15ffa96f95
+#   text hash     ebbce8ad05521b20
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernels: The full layers of gpt-oss, with a learned sink for each head.
 

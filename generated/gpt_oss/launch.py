@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  de353b09fff0d7f5
-#   text hash     25c4f543304be098
+#   content hash  ea0b6b15ffa96f95
+#   text hash     b7c8ed8caa767756
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  de353b09fff0d7f5
-#   text hash     5e2a70b8734ffa2d
+#   content hash  ea0b6b15ffa96f95
+#   text hash     3669c31f53845ddc
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  de353b09fff0d7f5
-#   text hash     5856af3af370ac73
+#   content hash  ea0b6b15ffa96f95
+#   text hash     9a7bba9228dad6f3
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  fa659653098f3ebf
-#   text hash     e6b6c56d3bd66cbd
+#   content hash  4c6d16e6e817a02a
+#   text hash     d9431d113bcf9c29
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

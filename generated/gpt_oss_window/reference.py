@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  fa659653098f3ebf
-#   text hash     c13137d882adeda8
+#   content hash  4c6d16e6e817a02a
+#   text hash     51ad1bb0056cad47
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  fa659653098f3ebf
-#   text hash     5f0cd144acfd01ec
+#   content hash  4c6d16e6e817a02a
+#   text hash     43d626ac67af0625
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

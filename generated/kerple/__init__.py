@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  49a4fdc1746d862e
-#   text hash     b54b80e9b28b7384
+#   content hash  74622766c0b0edd4
+#   text hash     942f31911b90bc5b
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

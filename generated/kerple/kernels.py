@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  49a4fdc1746d862e
-#   text hash     ea04f2e52b27ddd6
+#   content hash  74622766c0b0edd4
+#   text hash     bd47790407131269
 #   render with   attnforge render specs/kerple.yaml
 """The kernels: Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  49a4fdc1746d862e
-#   text hash     77fb741fc7ec8041
+#   content hash  74622766c0b0edd4
+#   text hash     949fc1f324fbbe8c
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

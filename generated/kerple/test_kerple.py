@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  49a4fdc1746d862e
-#   text hash     5fd5773a799dbaa8
+#   content hash  74622766c0b0edd4
+#   text hash     b5acc238888f93ce
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  afac0d4907a382b5
-#   text hash     0c758a45a669fc18
+#   content hash  99399738a82ecf02
+#   text hash     3fb13d5b6b574fa0
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -83,14 +83,12 @@ def _check_operands(q, k, v):
             raise TypeError(f"{name}: expected a tensor, got {type(x).__name__}")
         if x.dtype not in FLOATS:
             raise TypeError(f"{name}: expected float16, bfloat16 or float32, got {_plain(x.dtype)}")
-        if x.dtype == torch.bfloat16 and os.environ.get("TRITON_INTERPRET") == "1":
-            raise TypeError(
-                f"{name}: expected float16 or float32, got bfloat16, which Triton's interpreter cannot multiply"
-            )
         if x.dim() != 4:
             raise ValueError(f"{name}: expected 4 axes (batch, tokens, heads, head size), got shape {tuple(x.shape)}")
         if not 1 <= x.shape[-1] <= 256:
             raise ValueError(f"{name}: expected a head size from 1 to 256, got {x.shape[-1]}")
+    if q.dtype == torch.bfloat16 and os.environ.get("TRITON_INTERPRET") == "1":
+        raise TypeError("q: expected float16 or float32, got bfloat16, which Triton's interpreter cannot multiply")
     for name, x in (("k", k), ("v", v)):
         if x.dtype != q.dtype:
             raise TypeError(f"{name}: expected {_plain(q.dtype)} as q has, got {_plain(x.dtype)}")

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  afac0d4907a382b5
-#   text hash     a71aae3dfe646b74
+#   content hash  99399738a82ecf02
+#   text hash     6c1afefd069cf0f2
 #   render with   attnforge render specs/llama3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

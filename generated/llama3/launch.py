@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  afac0d4907a382b5
-#   text hash     fef1239833fee46d
+#   content hash  99399738a82ecf02
+#   text hash     d309fe5e7a02a236
 #   render with   attnforge render specs/llama3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  afac0d4907a382b5
-#   text hash     7bf434335c1b4813
+#   content hash  99399738a82ecf02
+#   text hash     28d961bd0cea44c6
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  afac0d4907a382b5
-#   text hash     63221c5944ea10c1
+#   content hash  99399738a82ecf02
+#   text hash     0910c37987f7d9f5
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  9c50dd0789170377
-#   text hash     43a8d0d742d57c26
+#   content hash  cf4cb14ae5250c8d
+#   text hash     a7694ccc00c6eaf6
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

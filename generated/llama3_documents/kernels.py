@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  9c50dd0789170377
-#   text hash     4eb10c4cf0b3fbd5
+#   content hash  cf4cb14ae5250c8d
+#   text hash     ec53551ab6cf5bf8
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernels: Llama 3 on documents packed into one row, none of which sees another.
 

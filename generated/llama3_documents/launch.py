@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  9c50dd0789170377
-#   text hash     11a42f243aec6796
+#   content hash  cf4cb14ae5250c8d
+#   text hash     9d32a89485136473
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  9c50dd0789170377
-#   text hash     fb78e33ba154d9a2
+#   content hash  cf4cb14ae5250c8d
+#   text hash     a413cc4ea74757dd
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

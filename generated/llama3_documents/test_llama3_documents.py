@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  9c50dd0789170377
-#   text hash     49adcfd2b7190b31
+#   content hash  cf4cb14ae5250c8d
+#   text hash     3f5f64fc0f4ad00e
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

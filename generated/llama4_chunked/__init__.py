@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  bdc08a0ac14a1488
-#   text hash     5c0ff367bddbf9b1
+#   content hash  d49bc313e0c731da
+#   text hash     9244e879bfa39472
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  bdc08a0ac14a1488
-#   text hash     b0a9beed3b9b947a
+#   content hash  d49bc313e0c731da
+#   text hash     56a01c497952d580
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernels: Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  bdc08a0ac14a1488
-#   text hash     05fb51d106c38bed
+#   content hash  d49bc313e0c731da
+#   text hash     14cc466f94042d99
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

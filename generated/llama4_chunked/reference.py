@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  bdc08a0ac14a1488
-#   text hash     da06c2c0e53c22d8
+#   content hash  d49bc313e0c731da
+#   text hash     7923ad99e899954d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

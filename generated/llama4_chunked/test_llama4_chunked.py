@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  bdc08a0ac14a1488
-#   text hash     eaf11fcc8a521917
+#   content hash  d49bc313e0c731da
+#   text hash     e05e94758500b5d1
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3560355928ec061c
-#   text hash     5e097bf439a4d793
+#   content hash  9303e4dbff44be2c
+#   text hash     34706866a7efc64b
 #   render with   attnforge render specs/log_decay.yaml
 """The kernels: Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3560355928ec061c
-#   text hash     b4b4ec6e10e208f8
+#   content hash  9303e4dbff44be2c
+#   text hash     f703ccc9385fcec9
 #   render with   attnforge render specs/log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

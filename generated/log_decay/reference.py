@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3560355928ec061c
-#   text hash     f84701b0bba0fc3f
+#   content hash  9303e4dbff44be2c
+#   text hash     22e0ad1d5afb7f4d
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

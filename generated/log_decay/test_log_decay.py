@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3560355928ec061c
-#   text hash     3c206041f97c1c1e
+#   content hash  9303e4dbff44be2c
+#   text hash     b279d34606c522a4
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  92448e27bf91de02
-#   text hash     1c37332a4d0b07db
+#   content hash  06a72f1284b8dd78
+#   text hash     ad7bd3399a440e4e
 #   render with   attnforge render specs/longformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

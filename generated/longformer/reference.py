@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  92448e27bf91de02
-#   text hash     f8baadd3444e53e7
+#   content hash  06a72f1284b8dd78
+#   text hash     66c58f5498948a09
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  92448e27bf91de02
-#   text hash     73e7ccb619e995b8
+#   content hash  06a72f1284b8dd78
+#   text hash     e26d095c3d8cc3a6
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

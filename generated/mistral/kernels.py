@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ca7aff6a5e5747b5
-#   text hash     777cbf7b579cf8ba
+#   content hash  2efbd6986092de6a
+#   text hash     8dfda58afdf2faed
 #   render with   attnforge render specs/mistral.yaml
 """The kernels: Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ca7aff6a5e5747b5
-#   text hash     83f4926a242d5752
+#   content hash  2efbd6986092de6a
+#   text hash     026f210de53bf694
 #   render with   attnforge render specs/mistral.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ca7aff6a5e5747b5
-#   text hash     e5e16e088ed41785
+#   content hash  2efbd6986092de6a
+#   text hash     e0432b33281cbc85
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

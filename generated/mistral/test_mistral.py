@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ca7aff6a5e5747b5
-#   text hash     70595c8ce4d5fdfa
+#   content hash  2efbd6986092de6a
+#   text hash     6ab0cfe4b078dbd0
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

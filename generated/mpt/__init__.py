@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0fb9839abfceb7b1
-#   text hash     bd40f4aa7e424774
+#   content hash  791f2bf871299ed9
+#   text hash     72031d47aa1271b4
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

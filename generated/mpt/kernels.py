@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0fb9839abfceb7b1
-#   text hash     bdc27bdcf7359981
+#   content hash  791f2bf871299ed9
+#   text hash     ae8b44e5623fd06e
 #   render with   attnforge render specs/mpt.yaml
 """The kernels: Attention with a prefix and linear biases.
 

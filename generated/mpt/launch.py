@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0fb9839abfceb7b1
-#   text hash     38b0c6ec4318c6f3
+#   content hash  791f2bf871299ed9
+#   text hash     e3d0c27c5c418b63
 #   render with   attnforge render specs/mpt.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

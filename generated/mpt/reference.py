@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0fb9839abfceb7b1
-#   text hash     ff7f7fad2e6d6c81
+#   content hash  791f2bf871299ed9
+#   text hash     f39fd598d5f56670
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0fb9839abfceb7b1
-#   text hash     60bded1039c50da2
+#   content hash  791f2bf871299ed9
+#   text hash     2a85bf4442757cd6
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  6e67488563a37e35
-#   text hash     90322b6c1209ce21
+#   content hash  1845cf31da24064f
+#   text hash     99e67377c36c1b66
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  6e67488563a37e35
-#   text hash     8c8021891d3ee7ca
+#   content hash  1845cf31da24064f
+#   text hash     bed7020d788b89de
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c35b1e2b8bef882a
-#   text hash     919e16c928cbe796
+#   content hash  61e9e84ae8600961
+#   text hash     ee24e8b4e6671333
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c35b1e2b8bef882a
-#   text hash     cef8aec5955129ea
+#   content hash  61e9e84ae8600961
+#   text hash     24640bcb33713f7f
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernels: Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c35b1e2b8bef882a
-#   text hash     84964d5cf7643de3
+#   content hash  61e9e84ae8600961
+#   text hash     758008ef9b5dd576
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

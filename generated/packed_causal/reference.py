@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c35b1e2b8bef882a
-#   text hash     e00cd008f407dc91
+#   content hash  61e9e84ae8600961
+#   text hash     1dd247e0072fc2cd
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

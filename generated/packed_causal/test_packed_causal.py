@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c35b1e2b8bef882a
-#   text hash     a428e4342f3907ae
+#   content hash  61e9e84ae8600961
+#   text hash     4567575487e0a651
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

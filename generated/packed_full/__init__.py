@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f31f55c697cc9f67
-#   text hash     a27db8fb1439ae77
+#   content hash  8465a6f42b573744
+#   text hash     96da0478107d7ac5
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f31f55c697cc9f67
-#   text hash     44ba6e0575e2624d
+#   content hash  8465a6f42b573744
+#   text hash     b6f1b6bafd68ccf4
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

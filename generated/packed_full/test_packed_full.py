@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f31f55c697cc9f67
-#   text hash     1b9dc0692deb96f7
+#   content hash  8465a6f42b573744
+#   text hash     46f6a7135a65cc43
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

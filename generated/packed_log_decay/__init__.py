@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8bc839cd7f92fd1f
-#   text hash     47e9ee0d7a150ec9
+#   content hash  0e86d1c516b9589b
+#   text hash     0124d25878a6c238
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

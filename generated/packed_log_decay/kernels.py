@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8bc839cd7f92fd1f
-#   text hash     ac1703076b73c891
+#   content hash  0e86d1c516b9589b
+#   text hash     3e5d9fadee6ff5ee
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The kernels: Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

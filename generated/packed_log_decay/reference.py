@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8bc839cd7f92fd1f
-#   text hash     8aa5b3cc7fa3d037
+#   content hash  0e86d1c516b9589b
+#   text hash     5f1ab22f4d968e4e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8bc839cd7f92fd1f
-#   text hash     a1345c01d9493175
+#   content hash  0e86d1c516b9589b
+#   text hash     cfdd161db845914c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

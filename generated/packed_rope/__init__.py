@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9f19e6df20003c65
-#   text hash     4f0c7704989f0916
+#   content hash  62b879dec367827c
+#   text hash     c022bf8daef030ab
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

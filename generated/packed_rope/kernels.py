@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9f19e6df20003c65
-#   text hash     8e59cb9201833c0c
+#   content hash  62b879dec367827c
+#   text hash     6d814112f1996f22
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernels: Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9f19e6df20003c65
-#   text hash     7745adb8f45152ef
+#   content hash  62b879dec367827c
+#   text hash     4c97b761d7d3c067
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

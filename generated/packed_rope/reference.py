@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9f19e6df20003c65
-#   text hash     0756f81e73ca441e
+#   content hash  62b879dec367827c
+#   text hash     df977884b9a078cb
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9f19e6df20003c65
-#   text hash     c8d7e7bc96c0bde9
+#   content hash  62b879dec367827c
+#   text hash     cfa5b12285536e28
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6431031454c3f20c
-#   text hash     dc214713e0e46b5d
+#   content hash  13c237a70ce35101
+#   text hash     a02bf9872d7ec807
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6431031454c3f20c
-#   text hash     b8a93c8436f2f8c4
+#   content hash  13c237a70ce35101
+#   text hash     5a5ca6252c8cf8ef
 #   render with   attnforge render specs/pair_bias.yaml
 """The kernels: Attention with a learned bias for each pair of positions.
 

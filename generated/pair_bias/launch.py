@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6431031454c3f20c
-#   text hash     9ec4bd0409505d6b
+#   content hash  13c237a70ce35101
+#   text hash     ab133002c299d60b
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

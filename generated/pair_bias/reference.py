@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6431031454c3f20c
-#   text hash     91e915f452ee7dae
+#   content hash  13c237a70ce35101
+#   text hash     01a88065538c9de2
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6431031454c3f20c
-#   text hash     4fd52ccddabe0af2
+#   content hash  13c237a70ce35101
+#   text hash     61c8c257864ffa98
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

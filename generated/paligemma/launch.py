@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6e7a452a4fed2a90
-#   text hash     c5618ab6f78c348e
+#   content hash  6dc60d829a53069b
+#   text hash     3d563dd4fc13a74c
 #   render with   attnforge render specs/paligemma.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

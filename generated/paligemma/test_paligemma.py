@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6e7a452a4fed2a90
-#   text hash     8f9e6918c27825cd
+#   content hash  6dc60d829a53069b
+#   text hash     091a57468a19b19c
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

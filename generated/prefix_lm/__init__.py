@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  44476afbb6c0d051
-#   text hash     43055e27164263b1
+#   content hash  78b443b4823c8470
+#   text hash     cdcd28d4f9ce2550
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

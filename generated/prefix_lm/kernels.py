@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  44476afbb6c0d051
-#   text hash     e1a0972e0f088410
+#   content hash  78b443b4823c8470
+#   text hash     dea686f4c1945e8d
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernels: Causal attention with a prefix, of each sequence's own length, that every query sees.
 

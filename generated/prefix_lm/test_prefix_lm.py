@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  44476afbb6c0d051
-#   text hash     e4bba66cb5d2f73a
+#   content hash  78b443b4823c8470
+#   text hash     ccec80ad5f96c825
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1fc285904f5e8d94
-#   text hash     30ccba5b207bf4f0
+#   content hash  990a40b3d49168f3
+#   text hash     7c764a598d8257b7
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

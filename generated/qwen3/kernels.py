@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1fc285904f5e8d94
-#   text hash     25a287cbddef6b5b
+#   content hash  990a40b3d49168f3
+#   text hash     7a50f0e6f900cf21
 #   render with   attnforge render specs/qwen3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

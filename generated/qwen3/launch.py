@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1fc285904f5e8d94
-#   text hash     816204489e0d9f29
+#   content hash  990a40b3d49168f3
+#   text hash     4939fa6bfc9d5a65
 #   render with   attnforge render specs/qwen3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1fc285904f5e8d94
-#   text hash     eeba828c04d71abb
+#   content hash  990a40b3d49168f3
+#   text hash     6edf9c5c6742796f
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

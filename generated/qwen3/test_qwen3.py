@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1fc285904f5e8d94
-#   text hash     23f62eb8aa83b692
+#   content hash  990a40b3d49168f3
+#   text hash     cac0c1625ce0a786
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

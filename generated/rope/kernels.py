@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9ad6a33f7bc4de96
-#   text hash     dc33defbeddb1e0f
+#   content hash  2485b1e665650683
+#   text hash     204f573dea0e1827
 #   render with   attnforge render specs/rope.yaml
 """The kernels: Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9ad6a33f7bc4de96
-#   text hash     10d3e24ca303d087
+#   content hash  2485b1e665650683
+#   text hash     b88bc66d74a35960
 #   render with   attnforge render specs/rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

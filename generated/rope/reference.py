@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9ad6a33f7bc4de96
-#   text hash     b621fc8981081ed4
+#   content hash  2485b1e665650683
+#   text hash     4674914c979926de
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

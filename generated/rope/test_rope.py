@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9ad6a33f7bc4de96
-#   text hash     32add9681d7b9491
+#   content hash  2485b1e665650683
+#   text hash     a7abe17904ac6514
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

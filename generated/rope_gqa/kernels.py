@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  729dddc027d9fba4
-#   text hash     210c41a911e50420
+#   content hash  3c087a6ccdbec9ce
+#   text hash     737ac7d9db4ae7f5
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  729dddc027d9fba4
-#   text hash     d7277224a15fdaaa
+#   content hash  3c087a6ccdbec9ce
+#   text hash     4032eb22ea1e1733
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  729dddc027d9fba4
-#   text hash     13d6d843f38f886f
+#   content hash  3c087a6ccdbec9ce
+#   text hash     f46a7c9fc22638c6
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

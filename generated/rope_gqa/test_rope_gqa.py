@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  729dddc027d9fba4
-#   text hash     2d1e70c49d34d08e
+#   content hash  3c087a6ccdbec9ce
+#   text hash     7c48fc6eaa1b5f93
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a12cc6889c3f3bd6
-#   text hash     1e4a596b1b39bb87
+#   content hash  2235d3963c9429b3
+#   text hash     868dfdd258c4173e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

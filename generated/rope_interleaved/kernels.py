@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a12cc6889c3f3bd6
-#   text hash     cc7d1adc78ed4aa4
+#   content hash  2235d3963c9429b3
+#   text hash     b6e85645e87d6b77
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernels: Causal attention with rotary embedding of neighbouring components.
 

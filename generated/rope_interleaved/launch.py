@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a12cc6889c3f3bd6
-#   text hash     d73d1a5def75d4a6
+#   content hash  2235d3963c9429b3
+#   text hash     b918ff31f79ef8ee
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

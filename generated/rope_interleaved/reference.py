@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a12cc6889c3f3bd6
-#   text hash     cc0cb3a8ff1a36dd
+#   content hash  2235d3963c9429b3
+#   text hash     f4a062f613bc839c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

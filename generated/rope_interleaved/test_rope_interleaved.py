@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a12cc6889c3f3bd6
-#   text hash     59f9587765f9612e
+#   content hash  2235d3963c9429b3
+#   text hash     d89b350368f26cb3
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

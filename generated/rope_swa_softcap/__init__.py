@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  428fac5d523c962d
-#   text hash     a1013aa23f0f175d
+#   content hash  c2031b3b7530926a
+#   text hash     b3de2754d9f3649e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

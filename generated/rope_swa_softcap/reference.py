@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  428fac5d523c962d
-#   text hash     71ceceaa2f0a065a
+#   content hash  c2031b3b7530926a
+#   text hash     0446d9b1a67ebde4
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

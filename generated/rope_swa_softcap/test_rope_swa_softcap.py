@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  428fac5d523c962d
-#   text hash     13a5514c47cd08e7
+#   content hash  c2031b3b7530926a
+#   text hash     ba7f4c9a834865eb
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  85117f797babc192
-#   text hash     29c30183faf745e7
+#   content hash  26a2d9fc05ef50ad
+#   text hash     faecc0ff0a118e8a
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

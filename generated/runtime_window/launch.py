@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  85117f797babc192
-#   text hash     eebc8f6a55fa8ec9
+#   content hash  26a2d9fc05ef50ad
+#   text hash     406235963d9b43a6
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

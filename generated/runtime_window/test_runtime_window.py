@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  85117f797babc192
-#   text hash     9dd4cac4222bc3f8
+#   content hash  26a2d9fc05ef50ad
+#   text hash     4b571c3bbd01d07a
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

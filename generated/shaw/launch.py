@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  7374e384cea47ac8
-#   text hash     a6ab66857242db0f
+#   content hash  87dd515549662e8a
+#   text hash     a930c259e048c9ad
 #   render with   attnforge render specs/shaw.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

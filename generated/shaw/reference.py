@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  7374e384cea47ac8
-#   text hash     9edd4c743e9f6227
+#   content hash  87dd515549662e8a
+#   text hash     2622a297c34a9d91
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  7374e384cea47ac8
-#   text hash     30eebb086f275ad3
+#   content hash  87dd515549662e8a
+#   text hash     9358035812039c7f
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  278ff97273d30329
-#   text hash     aec53c197623ad4c
+#   content hash  8154266ba3ac6afb
+#   text hash     7841064843aef38d
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

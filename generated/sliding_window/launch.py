@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  278ff97273d30329
-#   text hash     1349cd9e86d48605
+#   content hash  8154266ba3ac6afb
+#   text hash     c30eaf3ca661ad5d
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

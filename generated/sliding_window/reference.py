@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  278ff97273d30329
-#   text hash     5ebc35c2711c6bd6
+#   content hash  8154266ba3ac6afb
+#   text hash     81bb761f0f9cf511
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  278ff97273d30329
-#   text hash     57fbc27d36f8b0dc
+#   content hash  8154266ba3ac6afb
+#   text hash     78812be458181beb
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3af4efdf239f141c
-#   text hash     5942d94033e01717
+#   content hash  100beaf00174a674
+#   text hash     f5ef4c2c52c17b6c
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3af4efdf239f141c
-#   text hash     fb4e95e40c7c04e5
+#   content hash  100beaf00174a674
+#   text hash     1d71d312abcc9a82
 #   render with   attnforge render specs/softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

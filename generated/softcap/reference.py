@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3af4efdf239f141c
-#   text hash     60d36b363f55b9d0
+#   content hash  100beaf00174a674
+#   text hash     eb06e2720a32cfdd
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3af4efdf239f141c
-#   text hash     f8332e48a7f58809
+#   content hash  100beaf00174a674
+#   text hash     04051c247e89f6a9
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  6fad927838411679
-#   text hash     1b4b874370fbb2ea
+#   content hash  f476dad880bf6788
+#   text hash     ea221682b24545f5
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  6fad927838411679
-#   text hash     eb0f80fb2e0542c9
+#   content hash  f476dad880bf6788
+#   text hash     3f92e53d3a1eaa77
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  7f076964c621bcc1
-#   text hash     22b2a3b3ab51e08f
+#   content hash  0fe7baaffa862a9d
+#   text hash     1c4fdcc8884301f2
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  7f076964c621bcc1
-#   text hash     7709b736308d7f3e
+#   content hash  0fe7baaffa862a9d
+#   text hash     fbdfd3a95b47e614
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  7f076964c621bcc1
-#   text hash     9230db6e3bf63a2e
+#   content hash  0fe7baaffa862a9d
+#   text hash     b082a74f5c656899
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

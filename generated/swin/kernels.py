@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  6c76fe192372b076
-#   text hash     e7a1688f763303aa
+#   content hash  1b5faff537e5550f
+#   text hash     14713dffb6afc733
 #   render with   attnforge render specs/swin.yaml
 """The kernels: Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

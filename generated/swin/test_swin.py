@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  6c76fe192372b076
-#   text hash     ea75f4089a462b9b
+#   content hash  1b5faff537e5550f
+#   text hash     8a634a79d397fd2c
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  44c960a08056cd35
-#   text hash     9e8b72702ace35c2
+#   content hash  1c5898e6e0255c1e
+#   text hash     f0f0f9ff80593b99
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  44c960a08056cd35
-#   text hash     9c1b986dbfbf6a0a
+#   content hash  1c5898e6e0255c1e
+#   text hash     905a1f842ac688cb
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernels: Causal attention with T5's learned biases for distances.
 

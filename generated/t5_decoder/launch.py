@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  44c960a08056cd35
-#   text hash     1e00df7f286d5c5e
+#   content hash  1c5898e6e0255c1e
+#   text hash     6b122461277002a6
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

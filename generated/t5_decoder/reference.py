@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  44c960a08056cd35
-#   text hash     dddb164580eff711
+#   content hash  1c5898e6e0255c1e
+#   text hash     08441d8c777a1659
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  44c960a08056cd35
-#   text hash     92b746ca600a1017
+#   content hash  1c5898e6e0255c1e
+#   text hash     c35cc25bb825e2d3
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

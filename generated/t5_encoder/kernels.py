@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f9d1a543b3604fe3
-#   text hash     f81c01f4b514d34f
+#   content hash  20b6f5646a3f2754
+#   text hash     322ed3a50756ef6e
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernels: Attention with T5's learned biases for distances in both directions.
 

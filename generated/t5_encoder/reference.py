@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f9d1a543b3604fe3
-#   text hash     31e69139062d512c
+#   content hash  20b6f5646a3f2754
+#   text hash     cd5d5959120d29b2
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f9d1a543b3604fe3
-#   text hash     05be0716f5eeba66
+#   content hash  20b6f5646a3f2754
+#   text hash     87879494910aaf81
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f8246c26d69956d1
-#   text hash     46111ffa60fb6b88
+#   content hash  97efe5cd76b36f19
+#   text hash     be660241e3d4cc5b
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

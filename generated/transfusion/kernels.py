@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f8246c26d69956d1
-#   text hash     e49ce40be968eea3
+#   content hash  97efe5cd76b36f19
+#   text hash     b117674a01dc0b53
 #   render with   attnforge render specs/transfusion.yaml
 """The kernels: Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f8246c26d69956d1
-#   text hash     4862cd76eeddc04e
+#   content hash  97efe5cd76b36f19
+#   text hash     e43b9d776daf9350
 #   render with   attnforge render specs/transfusion.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f8246c26d69956d1
-#   text hash     7d79813ca3b7b2d7
+#   content hash  97efe5cd76b36f19
+#   text hash     0f5af5f7b579787b
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

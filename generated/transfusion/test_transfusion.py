@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f8246c26d69956d1
-#   text hash     5a86f90685b2e593
+#   content hash  97efe5cd76b36f19
+#   text hash     e94997b83789488d
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e7838c7031e8d1ca
-#   text hash     bd7d67bed9599de9
+#   content hash  4fa5933c4fbdd3cb
+#   text hash     c722be343f911d7b
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

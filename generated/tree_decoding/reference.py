@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e7838c7031e8d1ca
-#   text hash     307570c7849e251b
+#   content hash  4fa5933c4fbdd3cb
+#   text hash     a14d38dd13db9a2e
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

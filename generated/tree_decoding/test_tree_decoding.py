@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e7838c7031e8d1ca
-#   text hash     ee82cb06bb575342
+#   content hash  4fa5933c4fbdd3cb
+#   text hash     94bdf2474dd489fa
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

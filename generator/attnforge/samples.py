@@ -142,7 +142,7 @@ class _Taken:
             return None
         found = intervals.condition(whole, skips.known)
         notes = []
-        for leaf in (*skips.noted("q"), *skips.noted("k"), *skips.blocks):
+        for leaf in skips.tellers:
             value = self.replaced(Node("input", leaf.index, leaf.input.name, leaf.input.dtype))
             number = _of("where", value, 1, 0) if value.type == "bool" else value
             extent = skips.reader.extent(leaf)

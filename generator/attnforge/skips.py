@@ -57,9 +57,14 @@ class Skips:
         )
 
     @property
+    def tellers(self) -> tuple[Leaf, ...]:
+        """All leaves whose extremes tell tiles apart."""
+        return (*self.noted("q"), *self.noted("k"), *self.blocks)
+
+    @property
     def any(self) -> bool:
         """Whether the mask reads anything that tells tiles apart."""
-        return bool(self.noted("q") or self.noted("k") or self.blocks)
+        return bool(self.tellers)
 
     @property
     def ranged(self) -> bool:
@@ -210,7 +215,7 @@ class Skips:
             return None
         if not self.reader.extent(leaf):
             return Ends(node, node)
-        if leaf not in (*self.noted("q"), *self.noted("k"), *self.blocks):
+        if leaf not in self.tellers:
             return None
         least, most = (Node("local", (), f"{leaf.name}_{end}", "int") for end in ("least", "most"))
         if leaf.input.dtype == "int":

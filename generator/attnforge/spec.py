@@ -173,14 +173,8 @@ class _Loader:
         if value is None:
             return []
         if value.mapping or not isinstance(value.data, list):
-            plain = value.raw.isidentifier() if value.raw else False
-            hint = (
-                f": write [{value.raw}]"
-                if plain
-                else f": write [{{expr: {json.dumps(value.raw)}}}]"
-                if value.raw
-                else ""
-            )
+            term = value.raw if value.raw.isidentifier() else f"{{expr: {json.dumps(value.raw)}}}"
+            hint = f": write [{term}]" if value.raw else ""
             self.problems.add(value.at, f"{key}: expected a list of terms, got {value.kind}{hint}")
             return []
         return self._few(value, key)

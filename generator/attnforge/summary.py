@@ -126,9 +126,7 @@ def tiles(spec: Spec) -> Section:
 
 def telling(spec: Spec) -> tuple[str, ...]:
     """The inputs whose values rule out tiles in a call."""
-    skips = Skips(spec, "q")
-    leaves = (*skips.noted("q"), *skips.noted("k"), *skips.blocks)
-    return tuple(dict.fromkeys(leaf.input.name for leaf in leaves))
+    return tuple(dict.fromkeys(leaf.input.name for leaf in Skips(spec, "q").tellers))
 
 
 def _interval(lo: Node | None, hi: Node | None) -> str:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from .elements import EMPTY, FULL, MIXED, UNKNOWN, Mask, Tiling
+from .elements import EMPTY, FULL, MIXED, UNKNOWN, Mask, Tiling, power
 from .picture import BLUE, ORANGE
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def _told(mask: Mask, tiling: Tiling, notes: Sequence[str]) -> list[str]:
 
 def _side(mask: Mask, most: int) -> int:
     """The queries and keys that a sign stands for."""
-    return 1 << (-(-max(mask.q_len, mask.k_len) // max(most, 8)) - 1).bit_length()
+    return power(-(-max(mask.q_len, mask.k_len) // max(most, 8)))
 
 
 def _encodes(encoding: str) -> bool:

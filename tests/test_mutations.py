@@ -74,7 +74,7 @@ FAULTS = {
                                       "return tl.maximum(tl.minimum(place + 1, count - 1), 0)"),
     "the last entry left out": ("t5_decoder", "end = tl.max(tl.where(there, entry, -1)) + 1",
                                 "end = tl.max(tl.where(there, entry, -1))"),
-    "a row's entries to another row": ("shaw", "ptr + row * ENTRIES + i", "ptr + (row + 1) * ENTRIES + i"),
+    "a row's entries to another row": ("shaw", "ptr + row * ENTRIES + i", "ptr + row // 2 * ENTRIES + i"),
     "a pair's gradient of one head alone": ("pair_bias", "bias_qk_sum += ds", "bias_qk_sum = ds"),
     "a tree that hides nothing": ("tree_decoding", "| tree_mask_at", "| (q_len > 0)"),
     "rows too close without copies of tiles": ("full", "(stride_row * STEP)", "(stride_row * STEP // 2)"),

@@ -21,9 +21,9 @@ MODULES = {path.stem: path for path in PACKAGE.glob("*.py") if path.stem not in 
 LAYERS = [
     {"errors", "resources", "header"},
     {"spec", "expression", "constants", "syntax", "parser", "yaml_source", "fields", "names", "terms", "schema"}
-    | {"inputs", "indices", "evaluation", "calculus", "gradients", "vocabulary"},
+    | {"inputs", "indices", "evaluation", "calculus", "gradients", "vocabulary", "habits"},
     {"printers", "notation", "mathml", "javascript", "ranges", "linear", "normal", "intervals"},
-    {"leaves", "binding", "walk", "skips", "tiles", "faces", "plan", "oracle", "flex"},
+    {"leaves", "binding", "walk", "skips", "tiles", "faces", "plan", "draws", "oracle", "flex"},
     {"render", "format"},
     {"emit"},
     {"starter", "suite", "compile", "tuning", "bench", "profile"}

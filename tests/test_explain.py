@@ -50,6 +50,9 @@ MASKS = {
     "inputs: {x: {axes: [batch, token]}, rate: {axes: []}, kind: {axes: [token], dtype: int}}\n",
     "falling": 'mask: [expr: "decay[q] - decay[k] > -0.25"]\ninputs: {decay: {axes: [batch, token], scan: cumsum}}\n',
     "flag": 'mask: [expr: "k <= q or seen"]\ninputs: {seen: {axes: [batch], dtype: bool}}\n',
+    "limits": 'mask: [expr: "k // width <= q // width and k < until and far > 0.75 * under"]\n'
+    "inputs: {width: {axes: [], dtype: int, min: 5, max: 9}, until: {axes: [query], dtype: int, min: 8, max: 80}, "
+    "far: {axes: [key], min: -2, max: 0.5}, under: {axes: [], max: -1.5}}\n",
     "packed": "layout: packed\nmask: [causal]\n",
     "segments": "mask: [causal, segments]\n",
     "tree": "mask: [tree]\n",

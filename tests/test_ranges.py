@@ -185,6 +185,16 @@ def test_what_is_not_declared_is_not_trusted() -> None:
     assert spans(expression("k // shift <= q // shift"), "k", INPUTS, MINIMUMS)[0].hi is None
 
 
+def test_a_number_that_is_at_least_1_divides_positions(tmp_path: Path) -> None:
+    path = tmp_path / "grid.yaml"
+    declared, mask = "inputs: {width: {axes: [], dtype: int%s}}", 'mask: [expr: "k // width == q // width"]'
+    for limit, solved in ((", min: 1", True), ("", False), (", min: 0", False)):
+        path.write_text(f"name: grid\n{declared % limit}\n{mask}\n")
+        for along in ("k", "q"):
+            (span,) = walk.spans(load(path, terms=()), along)  # type: ignore[arg-type]
+            assert [span.lo is not None, span.hi is not None, span.can_be_full] == [solved] * 3
+
+
 NAMES = ["q", "k", "prefix", "size", "window", "shift", "k_len", "at_q", "at_k", "h", "limit"]
 LEAVES = st.one_of(
     st.sampled_from(["q", "k", "q", "k", *NAMES]).map(expression),

@@ -18,7 +18,7 @@ GOOD = [
     "mask:\n  - any: [causal, {not: {sliding_window: {size: runtime}}}]\n  - all: [prefix_lm, {expr: 'k < 9'}]\n",
     "score:\n  - expr: score + a + n\n  - expr: score * c[q]\n"
     "inputs:\n  a: {axes: [head], grad: true, default: '1 / heads'}\n"
-    "  c: {axes: [batch, token], scan: cumsum, description: a test}\n  n: {axes: [], dtype: int}\n",
+    "  c: {axes: [batch, token], scan: cumsum, description: a test}\n  n: {axes: [], dtype: int, min: 1, max: 9}\n",
 ]
 BAD = [
     "windw: 4\n", "layout: ragged\n", "heads: 4\n", "rope: {layout: half, dims: 7}\n", "rope: {dims: 8}\n",
@@ -47,7 +47,7 @@ def test_the_schema_knows_every_key() -> None:
     assert made["additionalProperties"] is False
     assert made["required"] == ["name"]
     keys = made["$defs"]["InputModel"]["properties"]
-    assert set(keys) == {"axes", "dtype", "grad", "scan", "default", "description"}
+    assert set(keys) == {"axes", "dtype", "grad", "scan", "default", "min", "max", "description"}
 
 
 def test_every_key_is_explained() -> None:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cec11345992949ba
-#   text hash     49e85e778ac63495
+#   content hash  1cc9beadc2541320
+#   text hash     779cb52781966073
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

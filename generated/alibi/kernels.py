@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cec11345992949ba
-#   text hash     3d67169d0bf30ca7
+#   content hash  1cc9beadc2541320
+#   text hash     b1019d30f3c52b78
 #   render with   attnforge render specs/alibi.yaml
 """The kernels: Causal attention with linear biases, one slope a head.
 

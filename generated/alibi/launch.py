@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cec11345992949ba
-#   text hash     5fa5fd738cd16687
+#   content hash  1cc9beadc2541320
+#   text hash     7b06eda3aa835666
 #   render with   attnforge render specs/alibi.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cec11345992949ba
-#   text hash     486de7c8393da90c
+#   content hash  1cc9beadc2541320
+#   text hash     7c57b2a00df5f77f
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

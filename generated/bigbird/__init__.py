@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ed97c0c89dd584ae
-#   text hash     54a82ec7aedd8050
+#   content hash  28f51cc21fd11c01
+#   text hash     4307bbc79379b0e9
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ed97c0c89dd584ae
-#   text hash     9ff9cdb5f0d17769
+#   content hash  28f51cc21fd11c01
+#   text hash     a38581f3df1bd129
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

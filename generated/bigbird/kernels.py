@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ed97c0c89dd584ae
-#   text hash     e029e1d56745a167
+#   content hash  28f51cc21fd11c01
+#   text hash     a991c5334056a242
 #   render with   attnforge render specs/bigbird.yaml
 """The kernels: A window of three blocks, two global blocks, and random blocks that a mask gives.
 

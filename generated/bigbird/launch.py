@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ed97c0c89dd584ae
-#   text hash     a569fefcba026d83
+#   content hash  28f51cc21fd11c01
+#   text hash     c00d8fe38050d976
 #   render with   attnforge render specs/bigbird.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e0f0dd221e71ef48
-#   text hash     6504a8bf0f29d534
+#   content hash  21e453465571c3db
+#   text hash     8d93225879a9052f
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

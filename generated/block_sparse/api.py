@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e0f0dd221e71ef48
-#   text hash     ea52c9d8357da434
+#   content hash  21e453465571c3db
+#   text hash     8f6319a5018be7dc
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

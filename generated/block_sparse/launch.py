@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e0f0dd221e71ef48
-#   text hash     d93292f9e85078f3
+#   content hash  21e453465571c3db
+#   text hash     ab88f18914002c88
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

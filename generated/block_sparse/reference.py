@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e0f0dd221e71ef48
-#   text hash     a8e543c0d93350eb
+#   content hash  21e453465571c3db
+#   text hash     eebcf487c8935e2c
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  64b3a1df9ea3635d
-#   text hash     edad614b85f712c5
+#   content hash  cffabc7a3fc658f2
+#   text hash     1f3d2952225e17d8
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  64b3a1df9ea3635d
-#   text hash     27f867684b2a41fa
+#   content hash  cffabc7a3fc658f2
+#   text hash     4aa6192722b90b6b
 #   render with   attnforge render specs/bloom.yaml
 """The kernels: Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  64b3a1df9ea3635d
-#   text hash     41146390c66c752b
+#   content hash  cffabc7a3fc658f2
+#   text hash     32b137b9f87b685b
 #   render with   attnforge render specs/bloom.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  64b3a1df9ea3635d
-#   text hash     e27d256e6582f3ae
+#   content hash  cffabc7a3fc658f2
+#   text hash     f57603308de2ece9
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

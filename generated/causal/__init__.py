@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1082024ec732e697
-#   text hash     1a7defa52b50aacb
+#   content hash  6e64f951b55e81e9
+#   text hash     732ee71edb161031
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1082024ec732e697
-#   text hash     7eca4a5702a41fa0
+#   content hash  6e64f951b55e81e9
+#   text hash     aacf14d9d548a95f
 #   render with   attnforge render specs/causal.yaml
 """The kernels: Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1082024ec732e697
-#   text hash     e5e6099f3ef90658
+#   content hash  6e64f951b55e81e9
+#   text hash     511d7f8a084e5d5f
 #   render with   attnforge render specs/causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1082024ec732e697
-#   text hash     124b48af8ad7278f
+#   content hash  6e64f951b55e81e9
+#   text hash     bfc23e0ca4307cbe
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

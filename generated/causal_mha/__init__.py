@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  be796156859ae51c
-#   text hash     6b50d145a62ac647
+#   content hash  8494e730330902f1
+#   text hash     bf0ad8151a8a43ed
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  be796156859ae51c
-#   text hash     97b423155df7cbae
+#   content hash  8494e730330902f1
+#   text hash     8f95f79cb8842060
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

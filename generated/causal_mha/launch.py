@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  be796156859ae51c
-#   text hash     858a9210abc4c3c5
+#   content hash  8494e730330902f1
+#   text hash     a6f31628b6708ff5
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

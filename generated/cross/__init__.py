@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ebbcaace083d5f81
-#   text hash     887eb5f498b85925
+#   content hash  cf31007835fae1fb
+#   text hash     0496b937e4ecf164
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

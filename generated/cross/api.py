@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ebbcaace083d5f81
-#   text hash     8186c9aeff7e57d1
+#   content hash  cf31007835fae1fb
+#   text hash     b27e9e4999da2893
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

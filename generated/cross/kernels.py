@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ebbcaace083d5f81
-#   text hash     496f338c73a10f32
+#   content hash  cf31007835fae1fb
+#   text hash     9575c66115ae3003
 #   render with   attnforge render specs/cross.yaml
 """The kernels: Attention from a decoder to all of an encoder's outputs.
 

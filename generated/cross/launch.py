@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ebbcaace083d5f81
-#   text hash     cadbaa67966b2f8a
+#   content hash  cf31007835fae1fb
+#   text hash     cfd31920d6f56c5e
 #   render with   attnforge render specs/cross.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

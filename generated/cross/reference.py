@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ebbcaace083d5f81
-#   text hash     34350899660e5010
+#   content hash  cf31007835fae1fb
+#   text hash     5c35a9a7ca502287
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b07887ea59b35f2e
-#   text hash     ea00c4ad8f38fa85
+#   content hash  91894af696491586
+#   text hash     ab63b29fcb061171
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

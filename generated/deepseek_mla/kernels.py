@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b07887ea59b35f2e
-#   text hash     1b2a67e155420dcd
+#   content hash  91894af696491586
+#   text hash     86fcf8ffb89eb441
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernels: Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

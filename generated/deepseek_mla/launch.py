@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b07887ea59b35f2e
-#   text hash     7cd5b1cdeb09ac37
+#   content hash  91894af696491586
+#   text hash     bac1e0a3241b2a09
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

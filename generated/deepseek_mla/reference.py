@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b07887ea59b35f2e
-#   text hash     92ec2c2d165bcb42
+#   content hash  91894af696491586
+#   text hash     8448e4f33248cc27
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b07887ea59b35f2e
-#   text hash     b73c78b1a6e4c933
+#   content hash  91894af696491586
+#   text hash     9b93815d6c5d6f2c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -61,15 +61,6 @@ class Make:
 
     def floats(self, shape):
         return torch.randn(shape, generator=self.generator).to(DEVICE)
-
-    def decays(self, shape):
-        return torch.nn.functional.logsigmoid(self.floats(shape) + 5)
-
-    def integers(self, shape, end):
-        return torch.randint(0, end, shape, generator=self.generator).to(DEVICE, torch.int32)
-
-    def bools(self, shape):
-        return self.floats(shape) > -0.5
 
 
 def make_inputs(case, seed=0):

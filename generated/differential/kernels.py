@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  1aebaeac1f932dbb
-#   text hash     e2a8e4a27e9f41e7
+#   content hash  da26962d575b5f97
+#   text hash     0cb5902e55a523c6
 #   render with   attnforge render specs/differential.yaml
 """The kernels: One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  1aebaeac1f932dbb
-#   text hash     74de2d3af9cbffe0
+#   content hash  da26962d575b5f97
+#   text hash     81b17a3bbf27eecf
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

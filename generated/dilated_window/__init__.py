@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a37dea709b09850f
-#   text hash     cf061a9cd383273c
+#   content hash  5c69bbee75725a74
+#   text hash     31d8dab25791e66f
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

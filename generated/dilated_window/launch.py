@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a37dea709b09850f
-#   text hash     63280e6a3c1c2502
+#   content hash  5c69bbee75725a74
+#   text hash     c40691fea51c7b9a
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

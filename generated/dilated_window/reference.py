@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a37dea709b09850f
-#   text hash     066dc28a503f651b
+#   content hash  5c69bbee75725a74
+#   text hash     2f0a8e1f27ccb675
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

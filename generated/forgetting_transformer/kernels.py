@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e3dab412adf36ae4
-#   text hash     50333650df96b427
+#   content hash  f42a7e37706cc1bb
+#   text hash     6bf699ed19d8e7c1
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The kernels: Causal attention with a forget gate learned for each token and head.
 

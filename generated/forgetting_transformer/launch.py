@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e3dab412adf36ae4
-#   text hash     85579f733e526f24
+#   content hash  f42a7e37706cc1bb
+#   text hash     162667338f7a5260
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

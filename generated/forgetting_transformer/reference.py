@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e3dab412adf36ae4
-#   text hash     7d1fcf621db39884
+#   content hash  f42a7e37706cc1bb
+#   text hash     d00c10ba9cc3cc0c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

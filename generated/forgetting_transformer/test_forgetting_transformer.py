@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e3dab412adf36ae4
-#   text hash     89ea2e8809994378
+#   content hash  f42a7e37706cc1bb
+#   text hash     7828581d56a7b474
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -64,12 +64,6 @@ class Make:
 
     def decays(self, shape):
         return torch.nn.functional.logsigmoid(self.floats(shape) + 5)
-
-    def integers(self, shape, end):
-        return torch.randint(0, end, shape, generator=self.generator).to(DEVICE, torch.int32)
-
-    def bools(self, shape):
-        return self.floats(shape) > -0.5
 
 
 def make_inputs(case, seed=0):

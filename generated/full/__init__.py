@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b11bb2618f286987
-#   text hash     b7011807364c64e3
+#   content hash  06fed10e1483b3bc
+#   text hash     6ed0a3cf3239e80f
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

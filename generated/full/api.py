@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b11bb2618f286987
-#   text hash     dc7c38217803b3d3
+#   content hash  06fed10e1483b3bc
+#   text hash     c2118e08198049d9
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

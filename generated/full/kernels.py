@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b11bb2618f286987
-#   text hash     e490e2e9bb204ff8
+#   content hash  06fed10e1483b3bc
+#   text hash     484b2bccff57277c
 #   render with   attnforge render specs/full.yaml
 """The kernels: Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b11bb2618f286987
-#   text hash     587ece6c5a020f3a
+#   content hash  06fed10e1483b3bc
+#   text hash     d65aa7c639ab4b48
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

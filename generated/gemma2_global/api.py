@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  bed7b358f40d442c
-#   text hash     e3208afc08215487
+#   content hash  d07a2342574fb0d4
+#   text hash     cd3ee031bf1ec943
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

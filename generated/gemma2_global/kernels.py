@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  bed7b358f40d442c
-#   text hash     4a325ffc76d3db35
+#   content hash  d07a2342574fb0d4
+#   text hash     5ba1dea21194422a
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernels: The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  bed7b358f40d442c
-#   text hash     98943a699713b17b
+#   content hash  d07a2342574fb0d4
+#   text hash     9d12d6b22eccc2da
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e96cc8cdd7142180
-#   text hash     ee695a0f7a01cb31
+#   content hash  37bdd30471118a76
+#   text hash     7c1faa129038aee4
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

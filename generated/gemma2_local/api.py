@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e96cc8cdd7142180
-#   text hash     18b6c8abbca3426f
+#   content hash  37bdd30471118a76
+#   text hash     d9c9ab0ecb50ccac
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

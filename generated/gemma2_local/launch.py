@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e96cc8cdd7142180
-#   text hash     60a477e7bb1493a5
+#   content hash  37bdd30471118a76
+#   text hash     ea1e58c82fa0fb55
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e96cc8cdd7142180
-#   text hash     4692ab00759ae95a
+#   content hash  37bdd30471118a76
+#   text hash     e4be4dcdda32a72a
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  81933e795dc4c5c0
-#   text hash     b6f731123738ad16
+#   content hash  6316ebb50138c80e
+#   text hash     9ae9fa3615a7ee7a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  81933e795dc4c5c0
-#   text hash     c1ac3e29a0eafb32
+#   content hash  6316ebb50138c80e
+#   text hash     2bce3eeeb0411e47
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernels: Causal attention with dropout of the weights, for training.
 

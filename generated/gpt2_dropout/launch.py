@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  81933e795dc4c5c0
-#   text hash     100b46eddd38f961
+#   content hash  6316ebb50138c80e
+#   text hash     e70f8145fcd47fda
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  81933e795dc4c5c0
-#   text hash     3ff5fa08b6541a2a
+#   content hash  6316ebb50138c80e
+#   text hash     f815ab459783c287
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

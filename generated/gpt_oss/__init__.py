@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ea0b6b15ffa96f95
-#   text hash     6c35590bb51f77a8
+#   content hash  43b9dda9e0195a1f
+#   text hash     3ca2755e67f21d7b
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

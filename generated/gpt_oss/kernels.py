@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ea0b6b15ffa96f95
-#   text hash     ebbce8ad05521b20
+#   content hash  43b9dda9e0195a1f
+#   text hash     6d903dda5904d2d6
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernels: The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ea0b6b15ffa96f95
-#   text hash     b7c8ed8caa767756
+#   content hash  43b9dda9e0195a1f
+#   text hash     f8a51a1c4ad8de35
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ea0b6b15ffa96f95
-#   text hash     3669c31f53845ddc
+#   content hash  43b9dda9e0195a1f
+#   text hash     fb38ac85433baae0
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

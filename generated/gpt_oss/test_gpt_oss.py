@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ea0b6b15ffa96f95
-#   text hash     9a7bba9228dad6f3
+#   content hash  43b9dda9e0195a1f
+#   text hash     06bad5a48e2ae179
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -62,14 +62,8 @@ class Make:
     def floats(self, shape):
         return torch.randn(shape, generator=self.generator).to(DEVICE)
 
-    def decays(self, shape):
-        return torch.nn.functional.logsigmoid(self.floats(shape) + 5)
-
-    def integers(self, shape, end):
-        return torch.randint(0, end, shape, generator=self.generator).to(DEVICE, torch.int32)
-
-    def bools(self, shape):
-        return self.floats(shape) > -0.5
+    def integers(self, shape, end, first=0):
+        return torch.randint(first, end, shape, generator=self.generator).to(DEVICE, torch.int32)
 
 
 def make_inputs(case, seed=0):

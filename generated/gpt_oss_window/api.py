@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  4c6d16e6e817a02a
-#   text hash     96fb1cf6b74b695f
+#   content hash  25489119cafe17ad
+#   text hash     689f4f0b499b240f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  4c6d16e6e817a02a
-#   text hash     d9431d113bcf9c29
+#   content hash  25489119cafe17ad
+#   text hash     3fa710ffc4dbfa67
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

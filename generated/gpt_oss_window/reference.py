@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  4c6d16e6e817a02a
-#   text hash     51ad1bb0056cad47
+#   content hash  25489119cafe17ad
+#   text hash     e26ab3efdfe54b75
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  74622766c0b0edd4
-#   text hash     942f31911b90bc5b
+#   content hash  596019b34648bc93
+#   text hash     620d5386ccee632c
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

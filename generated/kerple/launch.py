@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  74622766c0b0edd4
-#   text hash     0397348754f55c35
+#   content hash  596019b34648bc93
+#   text hash     26a5dfdcc8786906
 #   render with   attnforge render specs/kerple.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  74622766c0b0edd4
-#   text hash     b5acc238888f93ce
+#   content hash  596019b34648bc93
+#   text hash     55eb682bb21bc93c
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -61,15 +61,6 @@ class Make:
 
     def floats(self, shape):
         return torch.randn(shape, generator=self.generator).to(DEVICE)
-
-    def decays(self, shape):
-        return torch.nn.functional.logsigmoid(self.floats(shape) + 5)
-
-    def integers(self, shape, end):
-        return torch.randint(0, end, shape, generator=self.generator).to(DEVICE, torch.int32)
-
-    def bools(self, shape):
-        return self.floats(shape) > -0.5
 
 
 def make_inputs(case, seed=0):

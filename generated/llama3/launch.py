@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  99399738a82ecf02
-#   text hash     d309fe5e7a02a236
+#   content hash  c6941043e1c5a33d
+#   text hash     84080d7674850659
 #   render with   attnforge render specs/llama3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

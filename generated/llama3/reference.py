@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  99399738a82ecf02
-#   text hash     28d961bd0cea44c6
+#   content hash  c6941043e1c5a33d
+#   text hash     ffc7493760063a3a
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

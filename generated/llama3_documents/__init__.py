@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  cf4cb14ae5250c8d
-#   text hash     a7694ccc00c6eaf6
+#   content hash  203aa04f8315218f
+#   text hash     1814674eafbf5edc
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

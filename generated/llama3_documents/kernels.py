@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  cf4cb14ae5250c8d
-#   text hash     ec53551ab6cf5bf8
+#   content hash  203aa04f8315218f
+#   text hash     ec0728d28fef0883
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernels: Llama 3 on documents packed into one row, none of which sees another.
 

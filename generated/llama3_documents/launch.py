@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  cf4cb14ae5250c8d
-#   text hash     9d32a89485136473
+#   content hash  203aa04f8315218f
+#   text hash     7154a9f7ab033483
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  cf4cb14ae5250c8d
-#   text hash     a413cc4ea74757dd
+#   content hash  203aa04f8315218f
+#   text hash     72cc61745f8e78bb
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

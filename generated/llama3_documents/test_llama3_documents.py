@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  cf4cb14ae5250c8d
-#   text hash     3f5f64fc0f4ad00e
+#   content hash  203aa04f8315218f
+#   text hash     86e0a0570f41216a
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -62,14 +62,8 @@ class Make:
     def floats(self, shape):
         return torch.randn(shape, generator=self.generator).to(DEVICE)
 
-    def decays(self, shape):
-        return torch.nn.functional.logsigmoid(self.floats(shape) + 5)
-
-    def integers(self, shape, end):
-        return torch.randint(0, end, shape, generator=self.generator).to(DEVICE, torch.int32)
-
-    def bools(self, shape):
-        return self.floats(shape) > -0.5
+    def integers(self, shape, end, first=0):
+        return torch.randint(first, end, shape, generator=self.generator).to(DEVICE, torch.int32)
 
 
 def make_inputs(case, seed=0):

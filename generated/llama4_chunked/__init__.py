@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d49bc313e0c731da
-#   text hash     9244e879bfa39472
+#   content hash  34370f81db19b84c
+#   text hash     5e40e7e0e4bab021
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

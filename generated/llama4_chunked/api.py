@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d49bc313e0c731da
-#   text hash     5bf2c9459884eb18
+#   content hash  34370f81db19b84c
+#   text hash     73992a0e7ab10676
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d49bc313e0c731da
-#   text hash     14cc466f94042d99
+#   content hash  34370f81db19b84c
+#   text hash     5fc07d7fc4fc50a5
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

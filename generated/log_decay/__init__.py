@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9303e4dbff44be2c
-#   text hash     4f2b71d5e2de5ae9
+#   content hash  07fc3fe263da9170
+#   text hash     5e5a9e8079c375d5
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

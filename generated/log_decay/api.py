@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9303e4dbff44be2c
-#   text hash     10ecffb60b4929e5
+#   content hash  07fc3fe263da9170
+#   text hash     c615863ef1efdad7
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

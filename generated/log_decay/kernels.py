@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9303e4dbff44be2c
-#   text hash     34706866a7efc64b
+#   content hash  07fc3fe263da9170
+#   text hash     eace9bb0e4d90137
 #   render with   attnforge render specs/log_decay.yaml
 """The kernels: Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9303e4dbff44be2c
-#   text hash     22e0ad1d5afb7f4d
+#   content hash  07fc3fe263da9170
+#   text hash     aa36bc8a5260488f
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  06a72f1284b8dd78
-#   text hash     b06bd680d5ecefc2
+#   content hash  34d7b1fdf8e3f9ce
+#   text hash     c65a2408cdb1dfa3
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

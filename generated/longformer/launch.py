@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  06a72f1284b8dd78
-#   text hash     ad7bd3399a440e4e
+#   content hash  34d7b1fdf8e3f9ce
+#   text hash     ecfdb4865db46cce
 #   render with   attnforge render specs/longformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

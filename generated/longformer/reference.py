@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  06a72f1284b8dd78
-#   text hash     66c58f5498948a09
+#   content hash  34d7b1fdf8e3f9ce
+#   text hash     8416bfde74aef76f
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  2efbd6986092de6a
-#   text hash     6a099b79c5583f51
+#   content hash  59664ab30d234b56
+#   text hash     8a93e01f4a5f232b
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

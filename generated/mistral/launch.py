@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  2efbd6986092de6a
-#   text hash     026f210de53bf694
+#   content hash  59664ab30d234b56
+#   text hash     f45337409b184984
 #   render with   attnforge render specs/mistral.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  2efbd6986092de6a
-#   text hash     e0432b33281cbc85
+#   content hash  59664ab30d234b56
+#   text hash     5f3c6bb4b5ddda3e
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  2efbd6986092de6a
-#   text hash     6ab0cfe4b078dbd0
+#   content hash  59664ab30d234b56
+#   text hash     356f0ac8a6c0fb2e
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -62,14 +62,8 @@ class Make:
     def floats(self, shape):
         return torch.randn(shape, generator=self.generator).to(DEVICE)
 
-    def decays(self, shape):
-        return torch.nn.functional.logsigmoid(self.floats(shape) + 5)
-
-    def integers(self, shape, end):
-        return torch.randint(0, end, shape, generator=self.generator).to(DEVICE, torch.int32)
-
-    def bools(self, shape):
-        return self.floats(shape) > -0.5
+    def integers(self, shape, end, first=0):
+        return torch.randint(first, end, shape, generator=self.generator).to(DEVICE, torch.int32)
 
 
 def make_inputs(case, seed=0):

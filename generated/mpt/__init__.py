@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  791f2bf871299ed9
-#   text hash     72031d47aa1271b4
+#   content hash  93cbc63e2eb3c301
+#   text hash     a6f658a06cfc4190
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

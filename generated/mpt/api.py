@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  791f2bf871299ed9
-#   text hash     08bb740e86342bc1
+#   content hash  93cbc63e2eb3c301
+#   text hash     f2571e7e7bdcbf78
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  791f2bf871299ed9
-#   text hash     ae8b44e5623fd06e
+#   content hash  93cbc63e2eb3c301
+#   text hash     2acf58740cc29e01
 #   render with   attnforge render specs/mpt.yaml
 """The kernels: Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  791f2bf871299ed9
-#   text hash     e3d0c27c5c418b63
+#   content hash  93cbc63e2eb3c301
+#   text hash     2cdd6767162917a4
 #   render with   attnforge render specs/mpt.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

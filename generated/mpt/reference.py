@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  791f2bf871299ed9
-#   text hash     f39fd598d5f56670
+#   content hash  93cbc63e2eb3c301
+#   text hash     e65b5075e24ce1b1
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

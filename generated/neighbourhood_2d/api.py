@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  1845cf31da24064f
-#   text hash     1bb108ca315085ba
+#   content hash  f06aa8a150b3f33e
+#   text hash     04b05bbd181272c0
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

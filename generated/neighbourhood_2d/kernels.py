@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  1845cf31da24064f
-#   text hash     23218efef5f4dd34
+#   content hash  f06aa8a150b3f33e
+#   text hash     cfd9ef0a6a3fc637
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernels: Cells of an image of 32 columns see those at most 3 rows and columns away.
 

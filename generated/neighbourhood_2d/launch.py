@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  1845cf31da24064f
-#   text hash     99e67377c36c1b66
+#   content hash  f06aa8a150b3f33e
+#   text hash     bbf4c813444f05f9
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  61e9e84ae8600961
-#   text hash     3f38f0e7d7aa3ca0
+#   content hash  8cdddf82175d311d
+#   text hash     009be49a705da2f0
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  61e9e84ae8600961
-#   text hash     24640bcb33713f7f
+#   content hash  8cdddf82175d311d
+#   text hash     2e0ef411b8d1c185
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernels: Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  61e9e84ae8600961
-#   text hash     758008ef9b5dd576
+#   content hash  8cdddf82175d311d
+#   text hash     3ed2670dc8eef1fa
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

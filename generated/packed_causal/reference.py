@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  61e9e84ae8600961
-#   text hash     1dd247e0072fc2cd
+#   content hash  8cdddf82175d311d
+#   text hash     c5935c9dfc7d7c0d
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8465a6f42b573744
-#   text hash     96da0478107d7ac5
+#   content hash  252076da5a715576
+#   text hash     ce42e9d7b65ed05b
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8465a6f42b573744
-#   text hash     c98e5c60a91ccd1a
+#   content hash  252076da5a715576
+#   text hash     d05356718bdf083e
 #   render with   attnforge render specs/packed_full.yaml
 """The kernels: Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8465a6f42b573744
-#   text hash     39acdfd0c034cdf6
+#   content hash  252076da5a715576
+#   text hash     225c3bcc3072675a
 #   render with   attnforge render specs/packed_full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

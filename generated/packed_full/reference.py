@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8465a6f42b573744
-#   text hash     b6f1b6bafd68ccf4
+#   content hash  252076da5a715576
+#   text hash     6d91bb36fbd76062
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  0e86d1c516b9589b
-#   text hash     4b4139dcc7f2de22
+#   content hash  c98cfc8970af6351
+#   text hash     a8122c0607455fb7
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  0e86d1c516b9589b
-#   text hash     3e5d9fadee6ff5ee
+#   content hash  c98cfc8970af6351
+#   text hash     9754ce5f246d164b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The kernels: Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  0e86d1c516b9589b
-#   text hash     0642e0ed05744b2d
+#   content hash  c98cfc8970af6351
+#   text hash     03fcf4103ffc3ec6
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  0e86d1c516b9589b
-#   text hash     5f1ab22f4d968e4e
+#   content hash  c98cfc8970af6351
+#   text hash     e7eb9d5fe577d336
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  62b879dec367827c
-#   text hash     6d814112f1996f22
+#   content hash  19d69916e8cdfcb0
+#   text hash     1ff3089c326dc195
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernels: Causal attention with rotary embedding for sequences packed into one tensor.
 

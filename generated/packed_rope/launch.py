@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  62b879dec367827c
-#   text hash     4c97b761d7d3c067
+#   content hash  19d69916e8cdfcb0
+#   text hash     5d6440a625cb8766
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  13c237a70ce35101
-#   text hash     a02bf9872d7ec807
+#   content hash  6e23784fae0d748a
+#   text hash     ddbde1e070df8513
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  13c237a70ce35101
-#   text hash     16d0de3ffcd8247b
+#   content hash  6e23784fae0d748a
+#   text hash     270bf1f1ba170294
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

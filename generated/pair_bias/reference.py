@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  13c237a70ce35101
-#   text hash     01a88065538c9de2
+#   content hash  6e23784fae0d748a
+#   text hash     247a8b3c7655dfad
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6dc60d829a53069b
-#   text hash     b8cbd4bab9c5ded8
+#   content hash  159d6a264fcf753b
+#   text hash     bbf0908bad06923d
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

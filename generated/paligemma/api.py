@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6dc60d829a53069b
-#   text hash     d4504263800beba1
+#   content hash  159d6a264fcf753b
+#   text hash     b2b7252a092ccdff
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6dc60d829a53069b
-#   text hash     5032ca05efa1e899
+#   content hash  159d6a264fcf753b
+#   text hash     8e18acc4c80c828e
 #   render with   attnforge render specs/paligemma.yaml
 """The kernels: An image and a prompt that all see as a prefix, and text that sees causally.
 

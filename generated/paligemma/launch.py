@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6dc60d829a53069b
-#   text hash     3d563dd4fc13a74c
+#   content hash  159d6a264fcf753b
+#   text hash     d5602b0906740d18
 #   render with   attnforge render specs/paligemma.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

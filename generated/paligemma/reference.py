@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6dc60d829a53069b
-#   text hash     0551bb0bcb8250a5
+#   content hash  159d6a264fcf753b
+#   text hash     fe149b872f47b113
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  78b443b4823c8470
-#   text hash     cdcd28d4f9ce2550
+#   content hash  70839cf98d94aa9e
+#   text hash     b2c8f38a8ce9e2b3
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  78b443b4823c8470
-#   text hash     60794637701559b8
+#   content hash  70839cf98d94aa9e
+#   text hash     cea35a54586234ef
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

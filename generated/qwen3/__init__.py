@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  990a40b3d49168f3
-#   text hash     7c764a598d8257b7
+#   content hash  8fa75c1da82827a2
+#   text hash     d08f8f65acb4379d
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

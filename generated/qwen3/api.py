@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  990a40b3d49168f3
-#   text hash     8b4b3dca7e765817
+#   content hash  8fa75c1da82827a2
+#   text hash     c3c9bdfcb7f03eec
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  990a40b3d49168f3
-#   text hash     4939fa6bfc9d5a65
+#   content hash  8fa75c1da82827a2
+#   text hash     28f37badc79cc116
 #   render with   attnforge render specs/qwen3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

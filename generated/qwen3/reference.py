@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  990a40b3d49168f3
-#   text hash     6edf9c5c6742796f
+#   content hash  8fa75c1da82827a2
+#   text hash     969a3de4a08c4d94
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

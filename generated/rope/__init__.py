@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  2485b1e665650683
-#   text hash     06aea78c0a0db251
+#   content hash  308cf0eb14ccf45e
+#   text hash     fd4da347a740ea15
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

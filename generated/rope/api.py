@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  2485b1e665650683
-#   text hash     1747a567194e1eb4
+#   content hash  308cf0eb14ccf45e
+#   text hash     10dc6b998273a7b0
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  2485b1e665650683
-#   text hash     204f573dea0e1827
+#   content hash  308cf0eb14ccf45e
+#   text hash     f6bd3b4e9e37eda7
 #   render with   attnforge render specs/rope.yaml
 """The kernels: Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  2485b1e665650683
-#   text hash     b88bc66d74a35960
+#   content hash  308cf0eb14ccf45e
+#   text hash     8905c9717a2c75bd
 #   render with   attnforge render specs/rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  2485b1e665650683
-#   text hash     4674914c979926de
+#   content hash  308cf0eb14ccf45e
+#   text hash     4ed3c2076924b902
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3c087a6ccdbec9ce
-#   text hash     2ac938f0f5da1dcc
+#   content hash  9c37c48d09fe134e
+#   text hash     bdd6b04037269f43
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3c087a6ccdbec9ce
-#   text hash     4032eb22ea1e1733
+#   content hash  9c37c48d09fe134e
+#   text hash     add130d94313a013
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3c087a6ccdbec9ce
-#   text hash     f46a7c9fc22638c6
+#   content hash  9c37c48d09fe134e
+#   text hash     edcda99b7fa2df2f
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3c087a6ccdbec9ce
-#   text hash     7c48fc6eaa1b5f93
+#   content hash  9c37c48d09fe134e
+#   text hash     83dad94567dc0a4e
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -62,14 +62,8 @@ class Make:
     def floats(self, shape):
         return torch.randn(shape, generator=self.generator).to(DEVICE)
 
-    def decays(self, shape):
-        return torch.nn.functional.logsigmoid(self.floats(shape) + 5)
-
-    def integers(self, shape, end):
-        return torch.randint(0, end, shape, generator=self.generator).to(DEVICE, torch.int32)
-
-    def bools(self, shape):
-        return self.floats(shape) > -0.5
+    def integers(self, shape, end, first=0):
+        return torch.randint(first, end, shape, generator=self.generator).to(DEVICE, torch.int32)
 
 
 def make_inputs(case, seed=0):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2235d3963c9429b3
-#   text hash     868dfdd258c4173e
+#   content hash  7fa92ddaf00f3b8a
+#   text hash     8acbecb84dc88f02
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2235d3963c9429b3
-#   text hash     7308c5cb98d338d4
+#   content hash  7fa92ddaf00f3b8a
+#   text hash     0bc14b86481518c6
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2235d3963c9429b3
-#   text hash     b6e85645e87d6b77
+#   content hash  7fa92ddaf00f3b8a
+#   text hash     261597a8a99dab91
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernels: Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2235d3963c9429b3
-#   text hash     b918ff31f79ef8ee
+#   content hash  7fa92ddaf00f3b8a
+#   text hash     24d3fee242a5701c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

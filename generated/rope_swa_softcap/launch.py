@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c2031b3b7530926a
-#   text hash     d48e9425e1c33140
+#   content hash  806286108d077469
+#   text hash     64278bec5ae63f8f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c2031b3b7530926a
-#   text hash     0446d9b1a67ebde4
+#   content hash  806286108d077469
+#   text hash     5c6a057dbd98b0a5
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

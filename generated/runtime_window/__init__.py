@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  26a2d9fc05ef50ad
-#   text hash     faecc0ff0a118e8a
+#   content hash  70e196b4f3b8c6c2
+#   text hash     7944b32fe0efa6fc
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  26a2d9fc05ef50ad
-#   text hash     cca4f66959343bf4
+#   content hash  70e196b4f3b8c6c2
+#   text hash     728fa729332e2c06
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  26a2d9fc05ef50ad
-#   text hash     1ae2e16f0382b812
+#   content hash  70e196b4f3b8c6c2
+#   text hash     65c3f769ccd848a9
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

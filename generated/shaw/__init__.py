@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  87dd515549662e8a
-#   text hash     4b70b2c47a707771
+#   content hash  9a58285a7efc5aa2
+#   text hash     44f6b55827121464
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own.
 

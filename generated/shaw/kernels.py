@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  87dd515549662e8a
-#   text hash     a755b59b8e4a4c6a
+#   content hash  9a58285a7efc5aa2
+#   text hash     aa770f239f8f255d
 #   render with   attnforge render specs/shaw.yaml
 """The kernels: Attention in which each query gives each distance up to 16 a score of its own.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  87dd515549662e8a
-#   text hash     a930c259e048c9ad
+#   content hash  9a58285a7efc5aa2
+#   text hash     ce1cf096d44b7cda
 #   render with   attnforge render specs/shaw.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

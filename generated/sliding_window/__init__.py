@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8154266ba3ac6afb
-#   text hash     7841064843aef38d
+#   content hash  d179392bd559e896
+#   text hash     5808d85dc6085039
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

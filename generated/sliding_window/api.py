@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8154266ba3ac6afb
-#   text hash     2ed1df01c8b47885
+#   content hash  d179392bd559e896
+#   text hash     5cd152a771fe3754
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

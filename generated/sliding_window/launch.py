@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8154266ba3ac6afb
-#   text hash     c30eaf3ca661ad5d
+#   content hash  d179392bd559e896
+#   text hash     8c1b1b73d8783ebd
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

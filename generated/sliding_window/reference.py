@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8154266ba3ac6afb
-#   text hash     81bb761f0f9cf511
+#   content hash  d179392bd559e896
+#   text hash     d2f8c5991763bfca
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8154266ba3ac6afb
-#   text hash     78812be458181beb
+#   content hash  d179392bd559e896
+#   text hash     bef0ce0c46621497
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -61,15 +61,6 @@ class Make:
 
     def floats(self, shape):
         return torch.randn(shape, generator=self.generator).to(DEVICE)
-
-    def decays(self, shape):
-        return torch.nn.functional.logsigmoid(self.floats(shape) + 5)
-
-    def integers(self, shape, end):
-        return torch.randint(0, end, shape, generator=self.generator).to(DEVICE, torch.int32)
-
-    def bools(self, shape):
-        return self.floats(shape) > -0.5
 
 
 def make_inputs(case, seed=0):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  100beaf00174a674
-#   text hash     f5ef4c2c52c17b6c
+#   content hash  3ccbac24572aa8d4
+#   text hash     b2750f9a884468b4
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  100beaf00174a674
-#   text hash     684e90f73025cfd6
+#   content hash  3ccbac24572aa8d4
+#   text hash     249d88994ba130fb
 #   render with   attnforge render specs/softcap.yaml
 """The kernels: Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f476dad880bf6788
-#   text hash     96efe9f64e66f576
+#   content hash  cd3dc101b3964867
+#   text hash     1e30d55abb8cc03f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f476dad880bf6788
-#   text hash     214882502e33bbaf
+#   content hash  cd3dc101b3964867
+#   text hash     3b9feb50735ab2bf
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernels: Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f476dad880bf6788
-#   text hash     ea221682b24545f5
+#   content hash  cd3dc101b3964867
+#   text hash     01081d5ba3c876af
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

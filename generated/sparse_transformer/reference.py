@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f476dad880bf6788
-#   text hash     3f92e53d3a1eaa77
+#   content hash  cd3dc101b3964867
+#   text hash     127c1474dd6daca3
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

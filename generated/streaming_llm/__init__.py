@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0fe7baaffa862a9d
-#   text hash     1935453564b16114
+#   content hash  d95e80d0fec326d0
+#   text hash     133081684e176bd9
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

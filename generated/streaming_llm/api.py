@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0fe7baaffa862a9d
-#   text hash     e8fc4751e6a2cd2c
+#   content hash  d95e80d0fec326d0
+#   text hash     9496ffb576ab88db
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0fe7baaffa862a9d
-#   text hash     1c4fdcc8884301f2
+#   content hash  d95e80d0fec326d0
+#   text hash     483fdf3797b37a7f
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1b5faff537e5550f
-#   text hash     1d3d9a590746ef1c
+#   content hash  346b2203beb644a2
+#   text hash     6d9fa9e3d1336c2d
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

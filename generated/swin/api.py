@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1b5faff537e5550f
-#   text hash     68a1018de40a74af
+#   content hash  346b2203beb644a2
+#   text hash     2692141e8c9b52f7
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

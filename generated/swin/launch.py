@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1b5faff537e5550f
-#   text hash     03db333b79d0bb3e
+#   content hash  346b2203beb644a2
+#   text hash     6af46559a108c554
 #   render with   attnforge render specs/swin.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1b5faff537e5550f
-#   text hash     46974b62476a0ff1
+#   content hash  346b2203beb644a2
+#   text hash     c29fd6c3b55ef10c
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

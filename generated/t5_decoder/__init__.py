@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1c5898e6e0255c1e
-#   text hash     f0f0f9ff80593b99
+#   content hash  16886dfbc5bf60c4
+#   text hash     9f3e03ca6edef39e
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1c5898e6e0255c1e
-#   text hash     905a1f842ac688cb
+#   content hash  16886dfbc5bf60c4
+#   text hash     b3a3e194f1cd62f4
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernels: Causal attention with T5's learned biases for distances.
 

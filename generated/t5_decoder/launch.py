@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1c5898e6e0255c1e
-#   text hash     6b122461277002a6
+#   content hash  16886dfbc5bf60c4
+#   text hash     dcaacc1bfe270cd9
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

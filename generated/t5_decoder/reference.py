@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1c5898e6e0255c1e
-#   text hash     08441d8c777a1659
+#   content hash  16886dfbc5bf60c4
+#   text hash     d5f36ba0f5eddd32
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -64,15 +64,15 @@ def _attend(q, k, v, rel_bias, scale, rounds_to):
         + rel_bias[
             h,
             torch.where(
-                q_pos - k_pos < 32 // 2,
+                q_pos - k_pos < 16,
                 torch.maximum(q_pos - k_pos, torch.as_tensor(0)),
                 torch.minimum(
-                    torch.as_tensor(32 - 1),
-                    32 // 2
+                    torch.as_tensor(31),
+                    16
                     + _whole_floor(
-                        torch.log(torch.maximum(q_pos - k_pos, torch.as_tensor(1)).to(dtype) / (32 // 2))
-                        / math.log(128 / (32 // 2))
-                        * (32 - 32 // 2)
+                        torch.log(torch.maximum(q_pos - k_pos, torch.as_tensor(1)).to(dtype) / 16)
+                        / math.log(128 / 16)
+                        * 16
                         + 1e-05
                     ),
                 ),

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  20b6f5646a3f2754
-#   text hash     7818f54f8d7610f3
+#   content hash  8a2f5508fc9d73cf
+#   text hash     ec02d78a9098a8a8
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  20b6f5646a3f2754
-#   text hash     a161891ad7bf6073
+#   content hash  8a2f5508fc9d73cf
+#   text hash     77051a28a6fc24dc
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  20b6f5646a3f2754
-#   text hash     322ed3a50756ef6e
+#   content hash  8a2f5508fc9d73cf
+#   text hash     7bbb4899a1a9d2f8
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernels: Attention with T5's learned biases for distances in both directions.
 

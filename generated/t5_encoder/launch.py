@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  20b6f5646a3f2754
-#   text hash     5474e41cfeb347d4
+#   content hash  8a2f5508fc9d73cf
+#   text hash     aa6fe0902f2db921
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

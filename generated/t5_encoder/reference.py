@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  20b6f5646a3f2754
-#   text hash     cd5d5959120d29b2
+#   content hash  8a2f5508fc9d73cf
+#   text hash     59a6390e73ee91e6
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -63,18 +63,15 @@ def _attend(q, k, v, rel_bias, scale, rounds_to):
         + rel_bias[
             h,
             (
-                torch.where(k_pos > q_pos, 32 // 2, 0)
+                torch.where(k_pos > q_pos, 16, 0)
                 + torch.where(
-                    torch.abs(q_pos - k_pos) < 32 // 4,
+                    torch.abs(q_pos - k_pos) < 8,
                     torch.abs(q_pos - k_pos),
                     torch.minimum(
-                        torch.as_tensor(32 // 2 - 1),
-                        32 // 4
+                        torch.as_tensor(15),
+                        8
                         + _whole_floor(
-                            torch.log(torch.abs(q_pos - k_pos).to(dtype) / (32 // 4))
-                            / math.log(128 / (32 // 4))
-                            * (32 // 2 - 32 // 4)
-                            + 1e-05
+                            torch.log(torch.abs(q_pos - k_pos).to(dtype) / 8) / math.log(128 / 8) * 8 + 1e-05
                         ),
                     ),
                 )

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  20b6f5646a3f2754
-#   text hash     87879494910aaf81
+#   content hash  8a2f5508fc9d73cf
+#   text hash     4d6a78d7fd2c8980
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -61,15 +61,6 @@ class Make:
 
     def floats(self, shape):
         return torch.randn(shape, generator=self.generator).to(DEVICE)
-
-    def decays(self, shape):
-        return torch.nn.functional.logsigmoid(self.floats(shape) + 5)
-
-    def integers(self, shape, end):
-        return torch.randint(0, end, shape, generator=self.generator).to(DEVICE, torch.int32)
-
-    def bools(self, shape):
-        return self.floats(shape) > -0.5
 
 
 def make_inputs(case, seed=0):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  97efe5cd76b36f19
-#   text hash     e60acdca29f0ddc5
+#   content hash  cfc9123f0e20c41d
+#   text hash     d134d1cfa51d2495
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  97efe5cd76b36f19
-#   text hash     b117674a01dc0b53
+#   content hash  cfc9123f0e20c41d
+#   text hash     c652d0df19b9a1f3
 #   render with   attnforge render specs/transfusion.yaml
 """The kernels: Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  97efe5cd76b36f19
-#   text hash     e43b9d776daf9350
+#   content hash  cfc9123f0e20c41d
+#   text hash     f200ada6659455f1
 #   render with   attnforge render specs/transfusion.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

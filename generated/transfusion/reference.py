@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  97efe5cd76b36f19
-#   text hash     0f5af5f7b579787b
+#   content hash  cfc9123f0e20c41d
+#   text hash     20c936a838185d1b
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  97efe5cd76b36f19
-#   text hash     e94997b83789488d
+#   content hash  cfc9123f0e20c41d
+#   text hash     328e58c419c9a8a0
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -62,14 +62,8 @@ class Make:
     def floats(self, shape):
         return torch.randn(shape, generator=self.generator).to(DEVICE)
 
-    def decays(self, shape):
-        return torch.nn.functional.logsigmoid(self.floats(shape) + 5)
-
-    def integers(self, shape, end):
-        return torch.randint(0, end, shape, generator=self.generator).to(DEVICE, torch.int32)
-
-    def bools(self, shape):
-        return self.floats(shape) > -0.5
+    def integers(self, shape, end, first=0):
+        return torch.randint(first, end, shape, generator=self.generator).to(DEVICE, torch.int32)
 
 
 def make_inputs(case, seed=0):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  4fa5933c4fbdd3cb
-#   text hash     b2e44d9574f48267
+#   content hash  c0e3e11de9477e76
+#   text hash     e0284507e12056ad
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  4fa5933c4fbdd3cb
-#   text hash     c722be343f911d7b
+#   content hash  c0e3e11de9477e76
+#   text hash     e34071c67de66e55
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  4fa5933c4fbdd3cb
-#   text hash     a14d38dd13db9a2e
+#   content hash  c0e3e11de9477e76
+#   text hash     8e79fc0b4ea2294c
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

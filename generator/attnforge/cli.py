@@ -246,6 +246,7 @@ def schema() -> None:
 
 def _find(argument: str) -> Path:
     from . import resources
+    from .errors import near
 
     path = Path(argument)
     if path.is_file():
@@ -254,11 +255,8 @@ def _find(argument: str) -> Path:
     # the name that the header of a generated file gives works in every folder
     if argument in (path.stem, f"specs/{path.stem}.yaml") and path.stem in shipped:
         return shipped[path.stem]
-    import difflib
-
-    near = difflib.get_close_matches(argument, shipped, 1)
-    hint = f"did you mean {near[0]!r}?" if near else "`attnforge list` shows the shipped variants"
-    raise click.UsageError(f"{argument!r} is neither a file nor a shipped variant ({hint})")
+    hint = near(argument, shipped) or ": `attnforge list` shows the shipped variants"
+    raise click.UsageError(f"{argument!r} is neither a file nor a shipped variant{hint}")
 
 
 def _load(arguments: Sequence[str]) -> dict[Path, Spec]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import difflib
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 
@@ -34,6 +35,12 @@ class Problem:
             caret = "".join("\t" if c == "\t" else " " for c in at.text[: at.column - 1]) + "^"
             lines += [at.text, caret]
         return "\n".join(lines)
+
+
+def near(word: str, known: Collection[str], cutoff: float = 0.6) -> str:
+    """ " (did you mean 'x'?)", where something known is close."""
+    found = difflib.get_close_matches(word, sorted(known), 1, cutoff)
+    return f" (did you mean {found[0]!r}?)" if found else ""
 
 
 class SpecError(Exception):

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import math
+import re
 from collections.abc import Collection, Mapping
 
-from .errors import Problems
+from .errors import Problems, near
 from .yaml_source import Entry, Value
-
-
-def near(word: str, known: Collection[str]) -> str:
-    """ " (did you mean 'x'?)", where something known is close."""
-    found = difflib.get_close_matches(word, sorted(known), 1)
-    return f" (did you mean {found[0]!r}?)" if found else ""
 
 
 class Fields:
@@ -26,7 +20,9 @@ class Fields:
         if value is None:
             return
         if not value.mapping:
-            problems.add(value.at, f"expected a mapping such as {{{next(iter(known), 'key')}: ...}}, got {value.kind}")
+            example = value.raw if isinstance(value.data, int | float) else "..."
+            wanted = f"expected a mapping such as {{{next(iter(known), 'key')}: {example}}}"
+            problems.add(value.at, f"{wanted}, got {value.kind}")
             return
         for entry in value.entries():
             if entry.key in known:
@@ -67,6 +63,18 @@ class Fields:
         self.problems.add(value.at, f"{key}: expected true or false, got {value.raw or value.kind}")
         return False
 
+    def limits(self, kind: str) -> tuple[int | float | None, int | float | None]:
+        """`min` and `max` of what has this type; None for the one that is not given."""
+        if kind == "bool":
+            for key in ("min", "max"):
+                if key in self:
+                    self.problems.add(self.found[key].at, f"{key}: a truth value has no limits")
+            return None, None
+        low, high = (number(x, kind, self.problems, key) if (x := self.get(key)) else None for key in ("min", "max"))
+        if low is not None and high is not None and low > high:
+            self.problems.add(self.found["max"].at, f"max: expected at least min, {low}, got {high}")
+        return low, high
+
 
 def text(value: Value, problems: Problems, key: str) -> str | None:
     """Text on one line, of at most 300 characters, without control characters."""
@@ -100,7 +108,10 @@ def number(value: Value, kind: str, problems: Problems, key: str) -> int | float
         problems.add(value.at, f"{key}: numbers may go up to 1e30, got {value.raw}")
         return None
     names = {"int": "a whole number", "float": "a number", "bool": "true or false"}
+    got = value.raw or value.kind
     if isinstance(data, float) and not math.isfinite(data):
         names = {"int": "a whole number up to 2**28", "float": "a finite number", "bool": "true or false"}
-    problems.add(value.at, f"{key}: expected {names[kind]}, got {value.raw or value.kind}")
+    elif isinstance(data, str) and re.fullmatch(r"-?[0-9.]+|true|false", data):
+        got = f'"{data}": take the quotation marks off'
+    problems.add(value.at, f"{key}: expected {names[kind]}, got {got}")
     return None

@@ -9,16 +9,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from . import names
+from . import habits, names
 from .errors import Problems
 from .expression import Node
-from .fields import Fields, near
+from .fields import Fields
 from .parser import LARGEST_TABLE, Scope, parse
 from .yaml_source import Value
 
 ROW_AXES = ("query", "key", "token")
 HEAD_AXES = ("batch", "head", "kv_head")
 AXES = (*HEAD_AXES, *ROW_AXES)
+KEYS = ("axes", "dtype", "grad", "scan", "default", "min", "max", "description")
 Kind = Literal["batch", "head", "kv_head", "query", "key", "token", "size"]
 
 
@@ -47,6 +48,8 @@ class Input:
     scan: Literal["cumsum"] | None = None
     default: Node | None = None  # over h and heads
     description: str = ""
+    minimum: float | None = None  # what the caller promises of its values; of a scalar it is checked
+    maximum: float | None = None
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
@@ -97,7 +100,7 @@ def read_inputs(
         if why:
             problems.add(entry.at, why)
             continue
-        fields = Fields(entry.value, ("axes", "dtype", "grad", "scan", "default", "description"), problems)
+        fields = Fields(entry.value, KEYS, problems)
         if not entry.value.mapping:
             continue
         given = _Reader(entry.key, fields, kind, problems, options or {}).input()
@@ -127,7 +130,11 @@ class _Reader:
         scan = fields.choice("scan", ("cumsum",), "")
         description = fields.text("description") or ""
         typed: Literal["float", "int", "bool"] = "float" if dtype == "float" else "int" if dtype == "int" else "bool"
-        given = Input(name, axes or (), typed, fields.truth("grad"), "cumsum" if scan else None, None, description)
+        before = len(list(self.problems))
+        low, high = fields.limits(typed)
+        self.wrong = self.wrong or len(list(self.problems)) > before
+        scanned: Literal["cumsum"] | None = "cumsum" if scan else None
+        given = Input(name, axes or (), typed, fields.truth("grad"), scanned, None, description, low, high)
         if given.grad:
             self._gradient(given, axes)
         if scan and (axes is None or "token" not in given.kinds or dtype != "float"):
@@ -181,7 +188,8 @@ class _Reader:
             self.problems.add(self.fields.at, "axes is missing, such as axes: [head]; axes: [] for a number")
             return None
         if not isinstance(value.data, list) or value.mapping:
-            self.problems.add(value.at, f"axes: expected a list, got {value.raw or value.kind}")
+            hint = f": write [{value.raw}]" if value.raw else ""
+            self.problems.add(value.at, f"axes: expected a list, got {value.raw or value.kind}{hint}")
             return None
         axes: list[Axis] = []
         before = len(list(self.problems))
@@ -223,7 +231,7 @@ class _Reader:
         if isinstance(axis, str) and (match := re.fullmatch(r"(query|key) *// *(\w+)", axis)):
             return self._block(item, match[1], match[2])
         known = (*AXES, *self.options)
-        self.problems.add(item.at, f"unknown axis {item.raw or item.kind!r}{near(str(axis), known)}")
+        self.problems.add(item.at, f"unknown axis {item.raw or item.kind!r}{habits.axis(str(axis), known)}")
         return None
 
     def _block(self, item: Value, kind: str, per: str) -> Axis | None:

@@ -13,6 +13,7 @@ from .expression import Node
 
 # axes along which a whole tile stands at one place, of a table where its index does
 _STILL = frozenset({"batch", "head", "kv_head", "size"})
+_SCALARS = frozenset({"option", "input"})
 _COUNTS = frozenset({"q_len", "k_len", "b", "h", "kv_h", "heads"})
 _MARGIN = 2**29  # positions and scalars stay within 2**28, so this is beyond every sum of two of them
 
@@ -123,7 +124,7 @@ def linear(node: Node) -> Linear:
             a, b = linear(node.args[0]), linear(node.args[1])
             if not a.terms or not b.terms:
                 return b * a.constant if not a.terms else a * b.constant
-            if node.args[0].op == "option" != node.args[1].op:
+            if node.args[0].op in _SCALARS and node.args[1].op not in _SCALARS:
                 return atom(_int("*", node.args[1], node.args[0]))
     return atom(node)
 
@@ -190,7 +191,7 @@ class Tile:
     def _bound(self, node: Node) -> float | None:
         if node.op == "num" and isinstance(node.value, int):
             return node.value
-        if node.op == "option":
+        if node.op in _SCALARS:
             return self.minimums.get(str(node.value))
         return 0 if node.op == "var" and node.value in _COUNTS else None
 

@@ -231,12 +231,7 @@ def _shown(term: Term, users: list[str]) -> Shown:
 
 def _option(option: Option) -> str:
     facts: list[str] = [option.type]
-    if option.minimum is not None and option.maximum is not None:
-        facts.append(f"from {option.minimum:g} to {option.maximum:.0f}")
-    elif option.minimum is not None:
-        facts.append(f"at least {option.minimum:g}")
-    elif option.maximum is not None:
-        facts.append(f"at most {option.maximum:g}")
+    facts += filter(None, [summary.limits(option.minimum, option.maximum)])
     facts.append("needed" if option.default is None else f"`{json.dumps(option.default)}` by default")
     if option.runtime:
         facts.append(f"`{option.name}: runtime` makes it the keyword `{option.runtime}`")

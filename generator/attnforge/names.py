@@ -59,7 +59,9 @@ def wrong_keyword(name: str) -> str | None:
         return f"{name!r} is a word of the expression language"
     if name in CALL:
         return f"{name!r} is a keyword that generated functions have"
-    if name in _LOCAL | _EXPORTED or "_stride_" in name or name.endswith(_ENDINGS) or re.fullmatch(_MADE, name):
+    if ending := next((ending for ending in _ENDINGS if name.endswith(ending)), None):
+        return f"names that end in {ending} are the generated code's own: choose another one than {name!r}"
+    if name in _LOCAL | _EXPORTED or "_stride_" in name or re.fullmatch(_MADE, name):
         return f"{name!r} is a name of the generated code's own: choose another one"
     return None
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from . import printers
+from . import draws, printers
 from .expression import Node
 from .indices import IMPLICIT
 from .inputs import ROW_AXES, Axis, Input
@@ -102,7 +101,7 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
         sequence=leaf.sequence or (spec.packed and spec.dropout),
         shapes=shapes,
         full_axes={i.name: text for i in spec.inputs if (text := _full_axes(i, spec.packed))},
-        samples={a.name: _sample(a, shapes, spec) for a in arguments},
+        samples={a.name: draws.sample(a, shapes.get(a.name, ""), spec) for a in arguments},
         optional=tuple(a.name for a in arguments if a.optional or a.default),
         token_axes=tuple(i.name for i in spec.inputs if "token" in i.kinds),
         sizes=_sizes(spec, shapes),
@@ -141,34 +140,6 @@ def _doc(argument: Argument, shapes: dict[str, str]) -> str:
     default = "optional" if argument.optional or argument.default else ""
     facts = ", ".join(part for part in (" ".join(filter(None, (kind, shape))), default) if part)
     return "; ".join(part for part in (facts, quoted(argument.doc)) if part)
-
-
-def _sample(argument: Argument, shapes: dict[str, str], spec: Spec) -> str:
-    shape = shapes.get(argument.name, "")
-    if argument.name in ("cos", "sin"):
-        return f"angles.{argument.name}()"
-    if argument.name == "dropout_p":
-        return "0.25"
-    if argument.kind == "scalar":
-        low = argument.minimum if argument.minimum is not None else 0
-        high = argument.maximum if argument.maximum is not None else math.inf
-        if argument.dtype == "bool":
-            return "True"
-        return str(min(max(low, 17), high) if argument.dtype == "int" else min(max(low, 0.25), high))
-    if argument.dtype == "bool":
-        return f"make.bools({shape})"
-    if argument.dtype == "int":
-        return f"make.integers({shape}, {3 if _by_row(argument) else 'longest + 1'})"
-    if argument.scan:
-        return f"make.decays({shape})"
-    if argument.default:
-        return f"{argument.default} * (1 + make.floats({shape}) / 8)"
-    # what all rows share may be multiplied by a distance: large ones would leave a softmax of one key
-    return f"make.floats({shape})" if _by_row(argument) else f"make.floats({shape}) / 8"
-
-
-def _by_row(argument: Argument) -> bool:
-    return any(axis.kind in ROW_AXES for axis in argument.axes)
 
 
 def _one_line(text: str) -> str:

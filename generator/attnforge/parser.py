@@ -6,12 +6,12 @@ Nothing is evaluated, and nothing but what is listed here gets through; every mi
 from __future__ import annotations
 
 import ast
-import difflib
+import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from . import indices
+from . import habits, indices
 from .constants import constant
 from .errors import Problems
 from .expression import Node, Type
@@ -32,6 +32,7 @@ WORDS = frozenset(ARGUMENTS) | frozenset(NAMES)
 
 _BINARY = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%", ast.Pow: "**"}
 _COMPARE = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!="}
+_TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
 _INSTEAD = {ast.BitAnd: ("&", "and"), ast.BitOr: ("|", "or"), ast.BitXor: ("^", "**"), ast.Invert: ("~", "not")}
 _OTHERS = {ast.LShift: "<<", ast.RShift: ">>", ast.MatMult: "@", ast.Is: "is", ast.IsNot: "is not", ast.In: "in"}
 _OTHERS |= {ast.NotIn: "not in"}
@@ -42,11 +43,6 @@ _FOREIGN = {
     ast.GeneratorExp: "a comprehension", ast.Await: "await", ast.Yield: "yield", ast.YieldFrom: "yield",
     ast.Slice: "a slice",
 }  # fmt: skip
-
-
-# what papers call the positions
-_MEANT = {"i": "'q', the query's position?", "j": "'k', the key's position?"}
-_MEANT |= {"q_idx": _MEANT["i"], "kv_idx": _MEANT["j"], "kv": _MEANT["j"]}
 
 
 @dataclass(frozen=True)
@@ -65,6 +61,7 @@ class Scope:
     options: Mapping[str, int | float | bool | Runtime] = field(default_factory=dict)
     inputs: Mapping[str, Input] = field(default_factory=dict)
     wrong: Collection[str] = ()  # inputs whose declaration was refused: reading one is no second mistake
+    terms: Collection[str] = ()  # names of terms, which no expression can read
 
     def names(self) -> Iterable[str]:
         """All names, functions included."""
@@ -134,7 +131,8 @@ class _Walk:
             return self.fail(tree, f"whole numbers may go up to 2**28{hint}")
         if value != value:
             return self.fail(tree, "this has no value")
-        return node
+        # so that an option's multiple divides, and bounds, as a literal does
+        return _whole(int(value), node.column) if node.type == "int" else node
 
     def visit_Constant(self, tree: ast.Constant) -> Node | None:
         value = tree.value
@@ -162,8 +160,10 @@ class _Walk:
             option = self.scope.options[name]
             if isinstance(option, Runtime):
                 return Node("option", (), option.keyword, option.type, column)
-            kind: Type = "bool" if isinstance(option, bool) else "int" if isinstance(option, int) else "float"
-            if kind != "bool" and option < 0:
+            if isinstance(option, int) and not isinstance(option, bool):
+                return _whole(option, column)
+            kind: Type = "bool" if isinstance(option, bool) else "float"
+            if option < 0:
                 return Node("neg", (Node("num", (), -option, kind, column),), None, kind, column)
             return Node("num", (), option, kind, column)
         if name in VARIABLES[self.scope.kind]:
@@ -173,14 +173,15 @@ class _Walk:
         elif name == "score":
             self.fail(tree, "only score terms can read score")
         else:
-            self.fail(tree, f"unknown name {name!r}{self._near(name)}")
+            self._unknown(tree, name)
         return None
 
-    def _near(self, name: str) -> str:
-        if name in _MEANT:
-            return f" (did you mean {_MEANT[name]})"
-        near = difflib.get_close_matches(name, sorted(self.scope.names()), 1)
-        return f" (did you mean {near[0]!r}?)" if near else ""
+    def _unknown(self, tree: ast.expr, name: str) -> None:
+        if name in self.scope.terms:
+            self.fail(tree, f"{name} is a term: it stands in a list of terms, beside this expression")
+            return
+        declared = ": what a call passes is declared under inputs" if self.scope.kind != "default" else ""
+        self.fail(tree, f"unknown name {name!r}{habits.name(name, list(self.scope.names())) or declared}")
 
     def visit_Subscript(self, tree: ast.Subscript) -> Node | None:
         if not isinstance(tree.value, ast.Name):
@@ -190,13 +191,9 @@ class _Walk:
         if name in self.scope.wrong:
             return None
         if name not in self.scope.inputs:
-            known = name in self.scope.names()
-            self.fail(
-                tree,
-                f"{name} is not an input: it cannot be indexed"
-                if known
-                else f"unknown name {name!r}{self._near(name)}",
-            )
+            if name in self.scope.names():
+                return self.fail(tree, f"{name} is not an input: it cannot be indexed")
+            self._unknown(tree, name)
             return None
         index = tree.slice
         return self._input(tree, name, list(index.elts) if isinstance(index, ast.Tuple) else [index])
@@ -292,7 +289,8 @@ class _Walk:
         for op, a, b in zip(tree.ops, sides, sides[1:], strict=False):
             if a is None or b is None:
                 return None
-            found.append(Node(_COMPARE[type(op)], (a, b), None, "bool", tree.col_offset))
+            sign = _COMPARE[type(op)]
+            found.append(Node(sign, (_limit(a, sign, b), _limit(b, _TURNED[sign], a)), None, "bool", tree.col_offset))
         return self._nested("and", found, "bool", tree)
 
     def visit_BoolOp(self, tree: ast.BoolOp) -> Node | None:
@@ -320,10 +318,9 @@ class _Walk:
         if name not in ARGUMENTS:
             if name in self.scope.names():
                 return self.fail(tree, f"{name} is not a function")
-            near = difflib.get_close_matches(name, sorted(ARGUMENTS), 1)
             for written in tree.args:
                 self.visit(written)
-            return self.fail(tree, f"unknown function {name!r}" + (f" (did you mean {near[0]!r}?)" if near else ""))
+            return self.fail(tree, f"unknown function {name!r}{habits.function(name, ARGUMENTS)}")
         if tree.keywords:
             return self.fail(tree.keywords[0], f"{name} takes no arguments by name")
         count = ARGUMENTS[name]
@@ -360,6 +357,20 @@ def taller(node: Node, limit: int) -> bool:
     for _ in range(limit):
         level = [arg for part in level for arg in part.args]
     return bool(level)
+
+
+def _whole(value: int, column: int) -> Node:
+    """A whole number."""
+    number = Node("num", (), abs(value), "int", column)
+    return number if value >= 0 else Node("neg", (number,), None, "int", column)
+
+
+def _limit(side: Node, sign: str, other: Node) -> Node:
+    """A side of the comparison `side sign other`; next to a whole number, a limit that is a float turns whole."""
+    value = constant(side) if side.type == "float" and other.type == "int" else None
+    if value is None or abs(value) > LARGEST or (sign in ("==", "!=") and value != int(value)):
+        return side
+    return _whole(math.floor(value) if sign in (">=", "<") else math.ceil(value), side.column)
 
 
 def _literal(node: Node) -> int | float | None:

@@ -244,15 +244,16 @@ def _arguments(spec: Spec) -> Iterable[Argument]:
         most = option.maximum if option.maximum is not None else _MOST[option.type]
         yield Argument(option.keyword, "scalar", option.type, minimum=option.minimum, maximum=most)
     for given in spec.inputs:
-        number = not given.axes and given.dtype == "int"
+        # a number that is whole stays within what kernels count in
+        least, most = (-LARGEST, LARGEST) if not given.axes and given.dtype == "int" else (None, None)
         yield Argument(
             given.name,
             "tensor" if given.axes else "scalar",
             given.dtype,
             given.axes,
             grad=given.grad,
-            minimum=-LARGEST if number else None,
-            maximum=LARGEST if number else None,
+            minimum=least if given.minimum is None else given.minimum,
+            maximum=most if given.maximum is None else given.maximum,
             scan=given.scan is not None,
             default=_default(given) if given.default is not None else None,
             doc=given.description,

@@ -42,8 +42,8 @@ def spans(
 ) -> tuple[Span, ...]:
     """The spans of `along` that a tile of the other side needs, over `q_first`, `q_last` or `k_first`, `k_last`.
 
-    `inputs` gives the axes of the inputs by name, `minimums` the least values of runtime options by keyword; without
-    them an input is taken to vary, and an option to be of either sign. The `lo` never decrease from span to span.
+    `inputs` gives the axes of the inputs by name, `minimums` the least values of the call's numbers by keyword: without
+    them an input is taken to vary, a number to be of either sign. The `lo` never decrease from span to span.
     """
     tile = Tile(along, inputs or {}, minimums or {})
     normal = Normal(tile).disjunction(mask, True) if mask is not None else TRUE

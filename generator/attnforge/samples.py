@@ -97,6 +97,20 @@ def _int(value: int) -> Node:
     return Node("num", (), value, "int")
 
 
+def _float(value: float) -> Node:
+    sign = Node("num", (), abs(value), "float")
+    return sign if value >= 0 else Node("neg", (sign,), None, "float")
+
+
+def _within(value: Node, given: Input | RuntimeOption) -> Node:
+    """The value, or the limit that it lies beyond."""
+    for op, limit in (("max", given.minimum), ("min", given.maximum)):
+        if limit is not None:
+            end = _int(int(limit)) if value.type == "int" else _float(float(limit))
+            value = Node(op, (value, end), None, value.type)
+    return value
+
+
 def _var(name: str) -> Node:
     return Node("var", (), name, "int")
 
@@ -112,6 +126,7 @@ _SHIFT = _of("-", _var("k_len"), _var("q_len"))  # the position of the first que
 class _Taken:
     def __init__(self, spec: Spec) -> None:
         self.inputs = {given.name: given for given in spec.inputs}
+        self.bounds = walk.bounds(spec)
         self.options = {option.keyword: option for option in spec.options}
         self.parameters: dict[str, Parameter] = {}
         self.notes: dict[str, None] = {}
@@ -163,10 +178,7 @@ class _Taken:
 
     def _option(self, option: RuntimeOption) -> Node:
         value = _of("//", _var("k_len"), 8) if option.type == "int" else Node("num", (), 1.0, "float")
-        for op, limit in (("max", option.minimum), ("min", option.maximum)):
-            if limit is not None:
-                end = Node("num", (), int(limit) if option.type == "int" else float(limit), option.type)
-                value = Node(op, (value, end), None, option.type)
+        value = _within(value, option)
         self.notes[_value(option.keyword, value)] = None
         return self._number(option.keyword, option.keyword, value, option.minimum, option.maximum)
 
@@ -187,13 +199,10 @@ class _Taken:
             return self._tree(given, *(place for _, place in places))
         if given.dtype == "bool":
             return self._bits(given, [place for _, place in places])
-        if given.dtype == "float":
-            self.notes[f"{given.name}: random numbers from 0 to 1"] = None
-            return Node("/", (self._random(given, [place for _, place in places]), _int(_PRIME)), None, "float")
-        if len(places) == 1 and places[0][0].kind != "size":
+        plain = given.minimum is None and given.maximum is None and given.name not in self.bounds
+        if given.dtype == "int" and plain and len(places) == 1 and places[0][0].kind != "size":
             return self._documents(given, *places[0])
-        self.notes[f"{given.name}: random numbers from 0 to 2"] = None
-        return _of("%", self._random(given, [place for _, place in places]), 3)
+        return self._numbers(given, [place for _, place in places])
 
     @staticmethod
     def _own(axis: Axis) -> Node:
@@ -217,10 +226,32 @@ class _Taken:
         if given.default is not None:
             value = _for_head_0(given.default)
         else:
-            value = _of("//", _var("k_len"), 4) if given.dtype == "int" else Node("num", (), 0.5, "float")
+            value = _of("//", _var("k_len"), 4) if given.dtype == "int" else _float(0.5)
+        value = _within(value, given)
         self.notes[_value(given.name, value)] = None
-        limits = (-LARGEST, LARGEST) if given.dtype == "int" else ()
-        return self._number(given.name, given.name, value, *limits)
+        most = LARGEST if given.dtype == "int" else None
+        low = given.minimum if given.minimum is not None or most is None else -most
+        return self._number(given.name, given.name, value, low, most if given.maximum is None else given.maximum)
+
+    def _numbers(self, given: Input, places: list[Node]) -> Node:
+        """Random numbers between the limits; where one is open, close to the other, or up to the number of keys."""
+        if given.dtype == "int" and given.name in self.bounds and given.maximum is None:
+            least = int(given.minimum or 0)
+            self.notes[f"{given.name}: random numbers from {least} to k_len"] = None
+            number = _of("%", self._random(given, places), _of("+", _var("k_len"), 1))
+            return _of("max", number, least) if least else number
+        width = 1 if given.dtype == "float" else 2
+        low = given.minimum if given.minimum is not None else min(0, (given.maximum or width) - width)
+        high = given.maximum if given.maximum is not None else low + width
+        self.notes[f"{given.name}: random numbers from {low} to {high}"] = None
+        number = self._random(given, places)
+        if given.dtype == "int":
+            number = _of("%", number, int(high - low) + 1)
+            return _of("+", number, int(low)) if low else number
+        share = Node("/", (number, _int(_PRIME)), None, "float")
+        if (low, high) == (0, 1):
+            return share
+        return _of("+", _of("*", share, _float(high - low), kind="float"), _float(low), kind="float")
 
     def _documents(self, given: Input, axis: Axis, entry: Node) -> Node:
         """Documents of equal length, one after the other; a row belongs to the document at its position."""

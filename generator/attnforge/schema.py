@@ -71,6 +71,12 @@ class InputModel(_Model):
         description="Its value where none is given: a number or an expression of `h` and `heads`, "
         "for inputs with no axis but `head`.",
     )
+    min: float | None = Field(
+        None,
+        description="The least value, of a number of the call checked, of a tensor promised by the caller; samples and "
+        "tests keep to it.",
+    )
+    max: float | None = Field(None, description="The largest value, likewise.")
     description: Line = Field("", description="What it is; goes into the docstring of `attention`.")
 
 

@@ -129,6 +129,5 @@ def _type(argument: Argument, shape: str) -> str:
 
 
 def _meaning(argument: Argument) -> str:
-    limit = f"at least {argument.minimum}" if argument.minimum is not None and not argument.doc else ""
     default = f"{argument.value} if left out" if argument.value else ""
-    return ", ".join(filter(None, (summary.meaning(argument), limit, default)))
+    return ", ".join(filter(None, (summary.meaning(argument), default)))

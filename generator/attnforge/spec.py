@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Literal
 
 from . import gradients, names
-from .errors import Location, Problems
+from .errors import Location, Problems, near
 from .expression import Node
-from .fields import Fields, near, number
+from .fields import Fields, number
 from .inputs import Input, read_inputs
 from .parser import TALLEST, Runtime, Scope, parse, taller
 from .terms import Library, Term
@@ -310,7 +310,9 @@ class _Loader:
             got = "nothing" if inner is None else inner.raw or inner.kind
             self.problems.add(value.at, f'expr: expected an expression such as expr: "{example}", got {got}')
             return None
-        node = parse(inner.data, Scope(kind, {}, self.own, self.wrong), inner.place, self.problems)
+        node = parse(
+            inner.data, Scope(kind, {}, self.own, self.wrong, self.library.names()), inner.place, self.problems
+        )
         if node is None:
             return None
         for found in node.walk():

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
-from . import calculus, plan, walk
+from . import calculus, plan, ranges, walk
 from .binding import label
 from .expression import Node
 from .inputs import Axis
 from .leaves import Side
 from .notation import source
+from .parser import LARGEST
 from .plan import Argument
 from .skips import Skips
 from .spec import Spec
@@ -87,8 +89,17 @@ def meaning(argument: Argument) -> str:
         "read as its cumulative sum": argument.scan,
         "may be left out": argument.optional or argument.default,
     }
-    notes = [argument.doc.rstrip("."), *(name for name, holds in facts.items() if holds)]
+    held = "" if argument.doc else limits(argument.minimum, argument.maximum)
+    notes = [argument.doc.rstrip("."), held, *(name for name, holds in facts.items() if holds)]
     return ", ".join(filter(None, notes))
+
+
+def limits(low: float | None, high: float | None) -> str:
+    """Between what a number lies, as far as that says more than what all numbers keep to."""
+    low, high = (None if x is None or abs(x) == LARGEST else x for x in (low, high))
+    if low is not None and high is not None:
+        return f"from {low} to {high}"
+    return f"at least {low}" if low is not None else f"at most {high}" if high is not None else ""
 
 
 def _keywords(spec: Spec) -> Section:
@@ -121,12 +132,24 @@ def tiles(spec: Spec) -> Section:
             lines.append((f"  {_interval(span.lo, span.hi)}", full))
     if told := telling(spec):
         lines.append((f"less the tiles that the values of {' and '.join(told)} rule out in a call", ""))
+    lines += [(f"{term} is decided pair by pair: it rules out no tile", "") for term in _undecided(spec)]
     return Section("Tiles", tuple(lines))
 
 
 def telling(spec: Spec) -> tuple[str, ...]:
     """The inputs whose values rule out tiles in a call."""
     return tuple(dict.fromkeys(leaf.input.name for leaf in Skips(spec, "q").tellers))
+
+
+def _undecided(spec: Spec) -> list[str]:
+    """The masks that neither positions nor a call's values decide for tiles."""
+    alone = {mask.label: dataclasses.replace(spec, masks=(mask,)) for mask in spec.masks}
+    nothing = ranges.Span(None, None, None, None, False)
+    return [
+        term
+        for term, one in alone.items()
+        if not telling(one) and all(set(walk.spans(one, along)) == {nothing} for along in ("k", "q"))
+    ]
 
 
 def _interval(lo: Node | None, hi: Node | None) -> str:

@@ -7,6 +7,7 @@ import re
 import warnings
 from collections.abc import Callable
 
+from . import habits
 from .errors import Location, Problems
 
 Place = Callable[[int], Location]
@@ -14,10 +15,15 @@ Place = Callable[[int], Location]
 
 LONGEST, DEEPEST = 10_000, 50
 TOO_DEEP = f"this expression is nested deeper than {DEEPEST}"
-ASSIGNED = "'=' is not part of the language (did you mean '=='?)"
+
+
+def _foreign(sign: str) -> str:
+    return f"{sign!r} is not part of the language (did you mean {habits.SIGNS[sign]!r}?)"
+
+
 _VAGUE = ("invalid syntax", "f-string", "unexpected EOF", "(unicode error)", "cannot use", "positional argument")
 _PLAIN = (
-    (r".*(instead of '='|perhaps you meant)", ASSIGNED),
+    (r".*(instead of '='|perhaps you meant)", _foreign("=")),
     (r"leading zeros", "a number may not begin with 0"),
     (r"Exceeds the limit", "this number is too large"),
     (r"unterminated", "a string is not part of the language"),
@@ -62,8 +68,11 @@ def _read(text: str) -> ast.expr:
     except SyntaxError as error:
         # an offset of 0 means the end
         offset = start + error.offset - 1 if error.offset else len(text)
-        why = ASSIGNED if flat[offset : offset + 1] == "=" else _plain(error.msg)
-        raise _Unreadable(offset, f"cannot read this expression: {why}") from error
+        offset -= flat[offset - 1 : offset + 1] in habits.SIGNS  # Python stops at the second of two
+        sign = next((sign for sign in habits.SIGNS if flat.startswith(sign, offset)), None)
+        raise _Unreadable(
+            offset, f"cannot read this expression: {_foreign(sign) if sign else _plain(error.msg)}"
+        ) from error
     except (RecursionError, MemoryError) as error:
         raise _Unreadable(0, TOO_DEEP) from error
     except ValueError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import keyword
 import math
 import re
@@ -12,9 +13,9 @@ from typing import Literal
 
 from . import names
 from .constants import chosen
-from .errors import Location, Problems
+from .errors import Location, Problems, near
 from .expression import Node
-from .fields import Fields, near, number
+from .fields import Fields, number
 from .inputs import Input, read_inputs
 from .parser import LARGEST_TABLE, WORDS, Runtime, Scope, parse
 from .yaml_source import Value, read
@@ -69,12 +70,24 @@ class Library:
         """The names of all terms."""
         return sorted({path.stem for folder in self.folders for path in folder.glob("*.yaml")})
 
+    def _meant(self, name: str) -> str:
+        known = self.names()
+        if (turned := name.removeprefix("not ").strip()) in known and turned != name:
+            return f": write {{not: {turned}}}"
+        for sign, word in ((" and ", "all"), (" or ", "any")):
+            parts = [part.strip() for part in name.split(sign)]
+            if len(parts) > 1 and set(parts) <= set(known):
+                return f": write {{{word}: [{', '.join(parts)}]}}"
+        if not name.replace("-", "_").isidentifier():
+            return f": write {{expr: {json.dumps(name)}}}"
+        return near(name, [*known, "expr"])
+
     def find(self, name: str, at: Location, kind: str) -> Term | None:
         """The term of a name and kind; None if a problem was added."""
         if name not in self._read:
             found = next((f / f"{name}.yaml" for f in self.folders if (f / f"{name}.yaml").is_file()), None)
             if found is None or not name.isidentifier():
-                self.problems.add(at, f"unknown term {name!r}{near(name, [*self.names(), 'expr'])}")
+                self.problems.add(at, f"unknown term {name!r}{self._meant(name)}")
                 return None
             self._read[name] = load(found, self.problems)
         term = self._read[name]
@@ -184,35 +197,17 @@ def _options(value: Value | None, problems: Problems) -> dict[str, Option]:
         if entry.value.mapping and "type" not in fields:
             problems.add(entry.value.at, "type is missing: int, float or bool")
         kind = fields.choice("type", ("int", "float", "bool"), "int")
-        limits = {
-            key: number(limit, "float" if kind == "bool" else kind, problems, key)
-            for key in ("min", "max")
-            if (limit := fields.get(key))
-        }
+        low, high = fields.limits(kind)
         default = number(given, kind, problems, "default") if (given := fields.get("default")) else None
-        _limits(fields, kind, limits, default, problems)
+        if default is not None and low is not None and default < low:
+            problems.add(fields.found["default"].at, f"default: expected at least {low}, got {default}")
+        elif default is not None and high is not None and default > high:
+            problems.add(fields.found["default"].at, f"default: expected at most {high}, got {default}")
         runtime = fields.text("runtime")
         if runtime is not None and (why := names.wrong_keyword(runtime)) and (at := fields.get("runtime")):
             problems.add(at.at, f"runtime: {why}")
         if runtime is not None and kind == "bool" and (at := fields.get("runtime")):
             problems.add(at.at, "runtime: only numbers can be left to the call")
         typed: Literal["int", "float", "bool"] = "int" if kind == "int" else "float" if kind == "float" else "bool"
-        found[entry.key] = Option(entry.key, typed, limits.get("min"), limits.get("max"), default, runtime)
+        found[entry.key] = Option(entry.key, typed, low, high, default, runtime)
     return found
-
-
-def _limits(
-    fields: Fields, kind: str, limits: Mapping[str, float | None], default: float | None, problems: Problems
-) -> None:
-    """Tells limits that contradict the type, each other or the default."""
-    if kind == "bool":
-        for key in limits:
-            problems.add(fields.found[key].at, f"{key}: a truth value has no limits")
-        return
-    low, high = limits.get("min"), limits.get("max")
-    if low is not None and high is not None and low > high:
-        problems.add(fields.found["max"].at, f"max: expected at least min, {low}, got {high}")
-    elif default is not None and low is not None and default < low:
-        problems.add(fields.found["default"].at, f"default: expected at least {low}, got {default}")
-    elif default is not None and high is not None and default > high:
-        problems.add(fields.found["default"].at, f"default: expected at most {high}, got {default}")

@@ -41,14 +41,26 @@ def mask(spec: Spec) -> Node | None:
     return functools.reduce(lambda a, b: Node("and", (a, b), type="bool"), keeps) if keeps else None
 
 
+def bounds(spec: Spec) -> frozenset[str]:
+    """The inputs that a mask compares with a position, by less or more."""
+    nodes = (node for term in spec.masks for node in term.keep.walk() if node.op in ("<", "<=", ">", ">="))
+    beside = (side for node in nodes for side, other in (node.args, node.args[::-1]) if _places(other))
+    return frozenset(str(part.value) for side in beside for part in side.walk() if part.op == "input")
+
+
+def _places(node: Node) -> bool:
+    """Whether a number hangs on a position other than by the place where it reads an input."""
+    return node.value in ("q", "k") if node.op in ("var", "input") else any(map(_places, node.args))
+
+
 def spans(spec: Spec, along: Side) -> tuple[Span, ...]:
     """The spans of a spec's mask; without one everything is full."""
     whole = mask(spec)
     if whole is None:
         return (Span(None, None, None, None, True),)
     inputs = {i.name: i.kinds for i in spec.inputs}
-    minimums = {o.keyword: o.minimum for o in spec.options if o.minimum is not None}
-    return ranges.spans(whole, along, inputs, minimums)
+    scalars = {o.keyword: o.minimum for o in spec.options} | {i.name: i.minimum for i in spec.inputs if not i.axes}
+    return ranges.spans(whole, along, inputs, {name: low for name, low in scalars.items() if low is not None})
 
 
 def build(spec: Spec, along: Side, *, told: bool = False) -> Walk:

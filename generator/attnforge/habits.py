@@ -1,0 +1,70 @@
+"""What people write out of habit from other languages and papers, and what this language has in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from .errors import near
+
+_QUERY, _KEY = "'q', the query's position?", "'k', the key's position?"
+_FINITE = ": scores are finite; hide a key by a mask"
+# each goes behind `unknown name 'x'`
+_NAMES = {
+    **dict.fromkeys(("i", "q_idx", "q_pos", "query", "row"), f" (did you mean {_QUERY})"),
+    **dict.fromkeys(("j", "kv", "kv_idx", "k_idx", "k_pos", "key", "col"), f" (did you mean {_KEY})"),
+    **dict.fromkeys(("s", "qk", "scores", "logits"), " (did you mean 'score'?)"),
+    **dict.fromkeys(("head", "h_idx", "head_idx"), " (did you mean 'h', the query head?)"),
+    **dict.fromkeys(("batch", "b_idx", "batch_idx"), " (did you mean 'b', the batch entry?)"),
+    **dict.fromkeys(("inf", "infinity", "nan", "ninf"), _FINITE),
+    **dict.fromkeys(("math", "np", "tl", "torch"), ": functions stand alone, as in exp(score)"),
+    "pi": ": write 3.141592653589793",
+    "e": ": write exp(1)",
+}
+_SUMS = ": scores are worked out one by one; `scan: cumsum` of an input gives running sums over tokens"
+# each goes behind `unknown function 'x'`
+_FUNCTIONS = {
+    **dict.fromkeys(("softmax", "log_softmax"), ": the softmax over the keys follows the last score term by itself"),
+    **dict.fromkeys(("sum", "mean", "cumsum", "norm", "logsumexp"), _SUMS),
+    **dict.fromkeys(("float", "double"), ": whole numbers turn into floats where they have to"),
+    **dict.fromkeys(("int", "round", "trunc"), " (did you mean 'floor'?)"),
+    "ceil": ": write -floor(-x)",
+    "exp2": ": write 2 ** x",
+    "log10": ": write log(x) / log(10)",
+    "log1p": ": write log(1 + x)",
+    "log2": ": write log(x) / log(2)",
+    "logsigmoid": ": write -softplus(-x)",
+    "maximum": " (did you mean 'max'?)",
+    "minimum": " (did you mean 'min'?)",
+    "pow": ": write x ** y",
+    "relu": ": write max(x, 0)",
+    "rsqrt": ": write 1 / sqrt(x)",
+    "sign": ": write 1 if x > 0 else -1 if x < 0 else 0",
+    "silu": ": write x * sigmoid(x)",
+    "square": ": write x ** 2",
+    "tan": ": write sin(x) / cos(x)",
+}
+SIGNS = {"&&": "and", "||": "or", "!": "not", "?": "a if c else b", "=": "=="}
+_AXES = {
+    **dict.fromkeys(("b", "bs", "batch_size", "batches"), "batch"),
+    **dict.fromkeys(("h", "hq", "heads", "num_heads", "n_heads"), "head"),
+    **dict.fromkeys(("hkv", "kv_heads", "h_kv", "num_kv_heads"), "kv_head"),
+    **dict.fromkeys(("q", "tq", "m", "q_len", "rows", "queries"), "query"),
+    **dict.fromkeys(("k", "tk", "n", "kv", "kv_len", "k_len", "keys"), "key"),
+    **dict.fromkeys(("t", "l", "seq", "seqlen", "seq_len", "sequence", "tokens", "time"), "token"),
+}
+
+
+def name(word: str, known: Collection[str]) -> str:
+    """What to write in place of an unknown name, "" where nothing is near."""
+    return _NAMES.get(word) or near(word, known, 0.62)
+
+
+def function(word: str, known: Collection[str]) -> str:
+    """What to write in place of an unknown function, "" where nothing is near."""
+    return _FUNCTIONS.get(word) or near(word, known)
+
+
+def axis(word: str, known: Collection[str]) -> str:
+    """What to write in place of an unknown axis, "" where nothing is near."""
+    meant = _AXES.get(word.lower())
+    return f" (did you mean {meant!r}?)" if meant else near(word, known)

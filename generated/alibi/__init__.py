@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1cc9beadc2541320
-#   text hash     779cb52781966073
+#   content hash  088406451d4673f9
+#   text hash     acf681f18c1597d6
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

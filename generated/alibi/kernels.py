@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1cc9beadc2541320
-#   text hash     b1019d30f3c52b78
+#   content hash  088406451d4673f9
+#   text hash     c51a1019db68c09e
 #   render with   attnforge render specs/alibi.yaml
 """The kernels: Causal attention with linear biases, one slope a head.
 

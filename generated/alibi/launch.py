@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1cc9beadc2541320
-#   text hash     7b06eda3aa835666
+#   content hash  088406451d4673f9
+#   text hash     b419ca2586b296af
 #   render with   attnforge render specs/alibi.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1cc9beadc2541320
-#   text hash     7c57b2a00df5f77f
+#   content hash  088406451d4673f9
+#   text hash     f4380bcc4009a100
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  28f51cc21fd11c01
-#   text hash     4307bbc79379b0e9
+#   content hash  3f145ae64314097b
+#   text hash     a44f78d37919ab4d
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

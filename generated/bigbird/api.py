@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  28f51cc21fd11c01
-#   text hash     a38581f3df1bd129
+#   content hash  3f145ae64314097b
+#   text hash     e280c40125f68a55
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

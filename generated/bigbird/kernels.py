@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  28f51cc21fd11c01
-#   text hash     a991c5334056a242
+#   content hash  3f145ae64314097b
+#   text hash     ecd7c4f84c6bcbf4
 #   render with   attnforge render specs/bigbird.yaml
 """The kernels: A window of three blocks, two global blocks, and random blocks that a mask gives.
 

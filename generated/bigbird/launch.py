@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  28f51cc21fd11c01
-#   text hash     c00d8fe38050d976
+#   content hash  3f145ae64314097b
+#   text hash     700f6f9455820d4e
 #   render with   attnforge render specs/bigbird.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

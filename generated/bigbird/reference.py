@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  28f51cc21fd11c01
-#   text hash     75146dbd53b4d949
+#   content hash  3f145ae64314097b
+#   text hash     ef8e03d455b3dba1
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  21e453465571c3db
-#   text hash     8d93225879a9052f
+#   content hash  6fd3bf6608150a65
+#   text hash     0bb93520d1aee899
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  21e453465571c3db
-#   text hash     8f6319a5018be7dc
+#   content hash  6fd3bf6608150a65
+#   text hash     e336751158261fb9
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  21e453465571c3db
-#   text hash     8261c4d027d8e553
+#   content hash  6fd3bf6608150a65
+#   text hash     b144a52492925280
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernels: Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  21e453465571c3db
-#   text hash     ab88f18914002c88
+#   content hash  6fd3bf6608150a65
+#   text hash     1a5931e596238fe7
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  21e453465571c3db
-#   text hash     eebcf487c8935e2c
+#   content hash  6fd3bf6608150a65
+#   text hash     8d411d9a74a747b4
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

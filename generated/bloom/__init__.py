@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  cffabc7a3fc658f2
-#   text hash     1f3d2952225e17d8
+#   content hash  e94c147f3ea9207f
+#   text hash     61ee32a588dce841
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  cffabc7a3fc658f2
-#   text hash     064c5b95bc96120c
+#   content hash  e94c147f3ea9207f
+#   text hash     a132719cdb947c66
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

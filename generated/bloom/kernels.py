@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  cffabc7a3fc658f2
-#   text hash     4aa6192722b90b6b
+#   content hash  e94c147f3ea9207f
+#   text hash     2f79b176f73c76f1
 #   render with   attnforge render specs/bloom.yaml
 """The kernels: Causal attention with linear biases and as many key heads as query heads.
 

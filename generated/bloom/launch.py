@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  cffabc7a3fc658f2
-#   text hash     32b137b9f87b685b
+#   content hash  e94c147f3ea9207f
+#   text hash     bedea62e4cf8bdac
 #   render with   attnforge render specs/bloom.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

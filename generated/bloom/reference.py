@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  cffabc7a3fc658f2
-#   text hash     f57603308de2ece9
+#   content hash  e94c147f3ea9207f
+#   text hash     d5dd93a0f2c39331
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6e64f951b55e81e9
-#   text hash     732ee71edb161031
+#   content hash  af441c6cd0d7d1cc
+#   text hash     0ebe3d695557b893
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

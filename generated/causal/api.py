@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6e64f951b55e81e9
-#   text hash     9560a952b86d34e4
+#   content hash  af441c6cd0d7d1cc
+#   text hash     5b698f2222f0e57e
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

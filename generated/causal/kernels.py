@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6e64f951b55e81e9
-#   text hash     aacf14d9d548a95f
+#   content hash  af441c6cd0d7d1cc
+#   text hash     a17d33c37613dacd
 #   render with   attnforge render specs/causal.yaml
 """The kernels: Causal attention with grouped heads.
 

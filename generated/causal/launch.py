@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6e64f951b55e81e9
-#   text hash     511d7f8a084e5d5f
+#   content hash  af441c6cd0d7d1cc
+#   text hash     f72cfa0b61004a03
 #   render with   attnforge render specs/causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6e64f951b55e81e9
-#   text hash     bfc23e0ca4307cbe
+#   content hash  af441c6cd0d7d1cc
+#   text hash     a74ec42e73dfa68b
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8494e730330902f1
-#   text hash     bf0ad8151a8a43ed
+#   content hash  e0d697b1aa5e2f85
+#   text hash     7d46755703f53c4a
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8494e730330902f1
-#   text hash     2efa86d06904e555
+#   content hash  e0d697b1aa5e2f85
+#   text hash     a0088787495afe15
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernels: Causal attention with as many key heads as query heads.
 

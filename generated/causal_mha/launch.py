@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8494e730330902f1
-#   text hash     a6f31628b6708ff5
+#   content hash  e0d697b1aa5e2f85
+#   text hash     384740c2e3fc431d
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

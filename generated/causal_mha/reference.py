@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8494e730330902f1
-#   text hash     4121e1dcb9669fe2
+#   content hash  e0d697b1aa5e2f85
+#   text hash     04acff1dd01c6a60
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  cf31007835fae1fb
-#   text hash     b27e9e4999da2893
+#   content hash  c4e3571e6aa8e5b2
+#   text hash     3370a7c283458703
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  cf31007835fae1fb
-#   text hash     9575c66115ae3003
+#   content hash  c4e3571e6aa8e5b2
+#   text hash     d7cf31d0175e7a0b
 #   render with   attnforge render specs/cross.yaml
 """The kernels: Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  cf31007835fae1fb
-#   text hash     cfd31920d6f56c5e
+#   content hash  c4e3571e6aa8e5b2
+#   text hash     db4e123d0d17d8f9
 #   render with   attnforge render specs/cross.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

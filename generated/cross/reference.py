@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  cf31007835fae1fb
-#   text hash     5c35a9a7ca502287
+#   content hash  c4e3571e6aa8e5b2
+#   text hash     119b063461c50bc7
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

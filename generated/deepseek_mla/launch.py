@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  91894af696491586
-#   text hash     bac1e0a3241b2a09
+#   content hash  f81e5c35fb9e9aa8
+#   text hash     d02fbba0a9d8e8b6
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  91894af696491586
-#   text hash     8448e4f33248cc27
+#   content hash  f81e5c35fb9e9aa8
+#   text hash     a193f49196ae024d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

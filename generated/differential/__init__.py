@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  da26962d575b5f97
-#   text hash     7c5d184916c66606
+#   content hash  bbc56d03361493ec
+#   text hash     3a399e5e87ded772
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  da26962d575b5f97
-#   text hash     322dd4588880910f
+#   content hash  bbc56d03361493ec
+#   text hash     e392f0b35521209b
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

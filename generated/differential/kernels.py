@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  da26962d575b5f97
-#   text hash     0cb5902e55a523c6
+#   content hash  bbc56d03361493ec
+#   text hash     044618185ba2be06
 #   render with   attnforge render specs/differential.yaml
 """The kernels: One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  da26962d575b5f97
-#   text hash     6e71c8992d569666
+#   content hash  bbc56d03361493ec
+#   text hash     30d9a85ffc9a9255
 #   render with   attnforge render specs/differential.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

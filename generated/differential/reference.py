@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  da26962d575b5f97
-#   text hash     81b17a3bbf27eecf
+#   content hash  bbc56d03361493ec
+#   text hash     a63d51f6f7acf698
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  5c69bbee75725a74
-#   text hash     c40691fea51c7b9a
+#   content hash  4b55f380fddbd89a
+#   text hash     393b8e8689844435
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  5c69bbee75725a74
-#   text hash     2f0a8e1f27ccb675
+#   content hash  4b55f380fddbd89a
+#   text hash     e0df685b4102abcb
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

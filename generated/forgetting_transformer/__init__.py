@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f42a7e37706cc1bb
-#   text hash     ba50361c5771a0ef
+#   content hash  d53e71dea8657ea1
+#   text hash     21427f1175a5965d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

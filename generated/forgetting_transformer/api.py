@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f42a7e37706cc1bb
-#   text hash     da43c60f78fa400d
+#   content hash  d53e71dea8657ea1
+#   text hash     cde9be27e25331cf
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

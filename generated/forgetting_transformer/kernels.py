@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f42a7e37706cc1bb
-#   text hash     6bf699ed19d8e7c1
+#   content hash  d53e71dea8657ea1
+#   text hash     b2669be6c2ffa779
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The kernels: Causal attention with a forget gate learned for each token and head.
 

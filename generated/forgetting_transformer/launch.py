@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f42a7e37706cc1bb
-#   text hash     162667338f7a5260
+#   content hash  d53e71dea8657ea1
+#   text hash     fe6b4415f2ff9cad
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

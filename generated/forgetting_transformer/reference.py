@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f42a7e37706cc1bb
-#   text hash     d00c10ba9cc3cc0c
+#   content hash  d53e71dea8657ea1
+#   text hash     db7f1e29e0a1612a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  06fed10e1483b3bc
-#   text hash     6ed0a3cf3239e80f
+#   content hash  11fcc152a1db4b09
+#   text hash     260df063e0af78b6
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  06fed10e1483b3bc
-#   text hash     484b2bccff57277c
+#   content hash  11fcc152a1db4b09
+#   text hash     5beacfead48185a2
 #   render with   attnforge render specs/full.yaml
 """The kernels: Softmax attention without a mask.
 

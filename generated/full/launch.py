@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  06fed10e1483b3bc
-#   text hash     d4fb5a93d3bf96d4
+#   content hash  11fcc152a1db4b09
+#   text hash     c8e53eafed532f70
 #   render with   attnforge render specs/full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

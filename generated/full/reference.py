@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  06fed10e1483b3bc
-#   text hash     d65aa7c639ab4b48
+#   content hash  11fcc152a1db4b09
+#   text hash     9b8e940d9bf82a82
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d07a2342574fb0d4
-#   text hash     bd6b2509707f6a01
+#   content hash  43589681cf119654
+#   text hash     e52b921ebd8d8588
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d07a2342574fb0d4
-#   text hash     cd3ee031bf1ec943
+#   content hash  43589681cf119654
+#   text hash     036cedbbd1fbdc29
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

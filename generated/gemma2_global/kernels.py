@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d07a2342574fb0d4
-#   text hash     5ba1dea21194422a
+#   content hash  43589681cf119654
+#   text hash     b75946a8ce671761
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernels: The global layers of Gemma 2, with capped scores.
 

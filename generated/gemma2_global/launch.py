@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d07a2342574fb0d4
-#   text hash     9d12d6b22eccc2da
+#   content hash  43589681cf119654
+#   text hash     65afac83e62cd972
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d07a2342574fb0d4
-#   text hash     415866b2f782d342
+#   content hash  43589681cf119654
+#   text hash     fdd771ba5c6c7b46
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

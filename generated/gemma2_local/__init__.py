@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  37bdd30471118a76
-#   text hash     7c1faa129038aee4
+#   content hash  28244024d1c1e649
+#   text hash     7c93beb5685216f6
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

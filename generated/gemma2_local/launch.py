@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  37bdd30471118a76
-#   text hash     ea1e58c82fa0fb55
+#   content hash  28244024d1c1e649
+#   text hash     580cdd07747747bc
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  37bdd30471118a76
-#   text hash     e4be4dcdda32a72a
+#   content hash  28244024d1c1e649
+#   text hash     d30108e27a385740
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

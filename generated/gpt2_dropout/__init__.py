@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6316ebb50138c80e
-#   text hash     9ae9fa3615a7ee7a
+#   content hash  3c90ca14bc98202e
+#   text hash     d3ff6a7662117f25
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6316ebb50138c80e
-#   text hash     e70f8145fcd47fda
+#   content hash  3c90ca14bc98202e
+#   text hash     e936741b775ca861
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

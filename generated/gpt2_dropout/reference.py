@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6316ebb50138c80e
-#   text hash     f815ab459783c287
+#   content hash  3c90ca14bc98202e
+#   text hash     fb3893e8f2795faa
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  43b9dda9e0195a1f
-#   text hash     3ca2755e67f21d7b
+#   content hash  d1a7b0abfcb0ac95
+#   text hash     31b262cc30b77e70
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

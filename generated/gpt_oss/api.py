@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  43b9dda9e0195a1f
-#   text hash     8e4011429a951656
+#   content hash  d1a7b0abfcb0ac95
+#   text hash     a544bc0840a3c636
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

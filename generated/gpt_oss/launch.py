@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  43b9dda9e0195a1f
-#   text hash     f8a51a1c4ad8de35
+#   content hash  d1a7b0abfcb0ac95
+#   text hash     e2dfb9399a1f90ff
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  25489119cafe17ad
-#   text hash     3fa710ffc4dbfa67
+#   content hash  8697b4a85e00fd4a
+#   text hash     96a2b5c013ba850a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

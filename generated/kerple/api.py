@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  596019b34648bc93
-#   text hash     0e1e2d682ae896d9
+#   content hash  f1fba8be174deb3b
+#   text hash     c749a8094a414201
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

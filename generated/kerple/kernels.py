@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  596019b34648bc93
-#   text hash     240d26ce924dbe33
+#   content hash  f1fba8be174deb3b
+#   text hash     ad1d5a85a4993df3
 #   render with   attnforge render specs/kerple.yaml
 """The kernels: Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  596019b34648bc93
-#   text hash     26a5dfdcc8786906
+#   content hash  f1fba8be174deb3b
+#   text hash     ba96abaa12f625e1
 #   render with   attnforge render specs/kerple.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  596019b34648bc93
-#   text hash     5248b5e541f28de5
+#   content hash  f1fba8be174deb3b
+#   text hash     23eea43d5d8257ab
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

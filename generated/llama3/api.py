@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c6941043e1c5a33d
-#   text hash     4f64b66fc32162fd
+#   content hash  d78492b2e4e4c765
+#   text hash     acbd45fc7c1ae2ec
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c6941043e1c5a33d
-#   text hash     ed6def07089bc355
+#   content hash  d78492b2e4e4c765
+#   text hash     76b208cb21a925c7
 #   render with   attnforge render specs/llama3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c6941043e1c5a33d
-#   text hash     84080d7674850659
+#   content hash  d78492b2e4e4c765
+#   text hash     01bf770c4bb5a6b8
 #   render with   attnforge render specs/llama3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

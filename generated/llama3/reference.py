@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c6941043e1c5a33d
-#   text hash     ffc7493760063a3a
+#   content hash  d78492b2e4e4c765
+#   text hash     e956977f2f0af86a
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

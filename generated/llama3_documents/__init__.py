@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  203aa04f8315218f
-#   text hash     1814674eafbf5edc
+#   content hash  84c68e61d700d76e
+#   text hash     39c798f0ecc434aa
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  203aa04f8315218f
-#   text hash     7154a9f7ab033483
+#   content hash  84c68e61d700d76e
+#   text hash     0008a01a0a257a81
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  203aa04f8315218f
-#   text hash     72cc61745f8e78bb
+#   content hash  84c68e61d700d76e
+#   text hash     82e8bd35122c4fc6
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  34370f81db19b84c
-#   text hash     5e40e7e0e4bab021
+#   content hash  702e0a2cdd19fdea
+#   text hash     1f83bfcfc05757e2
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

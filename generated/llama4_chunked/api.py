@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  34370f81db19b84c
-#   text hash     73992a0e7ab10676
+#   content hash  702e0a2cdd19fdea
+#   text hash     7ea49ba9dcb538af
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  34370f81db19b84c
-#   text hash     5fc07d7fc4fc50a5
+#   content hash  702e0a2cdd19fdea
+#   text hash     1f42a1dcfb06dc5d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

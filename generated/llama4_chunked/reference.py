@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  34370f81db19b84c
-#   text hash     7b058f48faa2a7a6
+#   content hash  702e0a2cdd19fdea
+#   text hash     f39bfd9b67bd5ff1
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

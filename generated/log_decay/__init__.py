@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  07fc3fe263da9170
-#   text hash     5e5a9e8079c375d5
+#   content hash  28e6d6f59427044e
+#   text hash     308cd670060ba4b1
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

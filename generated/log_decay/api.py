@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  07fc3fe263da9170
-#   text hash     c615863ef1efdad7
+#   content hash  28e6d6f59427044e
+#   text hash     08e0216fe1e4a79c
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

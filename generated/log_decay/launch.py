@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  07fc3fe263da9170
-#   text hash     8a9fc02c16d5c61c
+#   content hash  28e6d6f59427044e
+#   text hash     3f36ee285f1d1032
 #   render with   attnforge render specs/log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

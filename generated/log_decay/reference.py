@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  07fc3fe263da9170
-#   text hash     aa36bc8a5260488f
+#   content hash  28e6d6f59427044e
+#   text hash     ddd63e73004fd692
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

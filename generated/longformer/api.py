@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  34d7b1fdf8e3f9ce
-#   text hash     c65a2408cdb1dfa3
+#   content hash  0b98ef92b8fb9682
+#   text hash     9e724e482ed4a729
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

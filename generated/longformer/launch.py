@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  34d7b1fdf8e3f9ce
-#   text hash     ecfdb4865db46cce
+#   content hash  0b98ef92b8fb9682
+#   text hash     9166e3ccb73630b4
 #   render with   attnforge render specs/longformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

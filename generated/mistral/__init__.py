@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  59664ab30d234b56
-#   text hash     245d9af61756e239
+#   content hash  7e0009bc7ea96957
+#   text hash     214f646c58bc1134
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

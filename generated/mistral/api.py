@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  59664ab30d234b56
-#   text hash     8a93e01f4a5f232b
+#   content hash  7e0009bc7ea96957
+#   text hash     c5e0549ca4f96592
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  59664ab30d234b56
-#   text hash     d7a15dbca81b3f4d
+#   content hash  7e0009bc7ea96957
+#   text hash     edbc4e2b71ec5ada
 #   render with   attnforge render specs/mistral.yaml
 """The kernels: Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  59664ab30d234b56
-#   text hash     f45337409b184984
+#   content hash  7e0009bc7ea96957
+#   text hash     5d2ba5c84ee210fa
 #   render with   attnforge render specs/mistral.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

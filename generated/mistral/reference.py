@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  59664ab30d234b56
-#   text hash     5f3c6bb4b5ddda3e
+#   content hash  7e0009bc7ea96957
+#   text hash     b2dfa0fa2159f715
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

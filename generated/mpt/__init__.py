@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  93cbc63e2eb3c301
-#   text hash     a6f658a06cfc4190
+#   content hash  1b5ab48e8235e069
+#   text hash     e4ecc2a8ffc3a02e
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  93cbc63e2eb3c301
-#   text hash     2acf58740cc29e01
+#   content hash  1b5ab48e8235e069
+#   text hash     bb3b97f32b6eee5b
 #   render with   attnforge render specs/mpt.yaml
 """The kernels: Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  93cbc63e2eb3c301
-#   text hash     2cdd6767162917a4
+#   content hash  1b5ab48e8235e069
+#   text hash     15fe2c20779c1e2f
 #   render with   attnforge render specs/mpt.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  93cbc63e2eb3c301
-#   text hash     e65b5075e24ce1b1
+#   content hash  1b5ab48e8235e069
+#   text hash     a3f07a8bc7d3e4cd
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  f06aa8a150b3f33e
-#   text hash     84f4fc6719c45a5d
+#   content hash  e1d458033dc98cff
+#   text hash     486adb59e4dd5427
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see those at most 3 rows and columns away.
 

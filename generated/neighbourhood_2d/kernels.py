@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  f06aa8a150b3f33e
-#   text hash     cfd9ef0a6a3fc637
+#   content hash  e1d458033dc98cff
+#   text hash     34def93b5b56b374
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernels: Cells of an image of 32 columns see those at most 3 rows and columns away.
 

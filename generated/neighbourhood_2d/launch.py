@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  f06aa8a150b3f33e
-#   text hash     bbf4c813444f05f9
+#   content hash  e1d458033dc98cff
+#   text hash     275201d9f9a377cc
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  f06aa8a150b3f33e
-#   text hash     80b9c7e61188aca6
+#   content hash  e1d458033dc98cff
+#   text hash     daa35c780d433628
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

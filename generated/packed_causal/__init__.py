@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8cdddf82175d311d
-#   text hash     1b2ef60d74d44af5
+#   content hash  ef347a531d23aedd
+#   text hash     394f3af0aa7ed529
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8cdddf82175d311d
-#   text hash     2e0ef411b8d1c185
+#   content hash  ef347a531d23aedd
+#   text hash     f4ff0a7d44243211
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernels: Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8cdddf82175d311d
-#   text hash     3ed2670dc8eef1fa
+#   content hash  ef347a531d23aedd
+#   text hash     b24f2edacaec658a
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

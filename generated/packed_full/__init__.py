@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  252076da5a715576
-#   text hash     ce42e9d7b65ed05b
+#   content hash  d465797237adac53
+#   text hash     bf378ceb2b7649c8
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

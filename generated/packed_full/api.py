@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  252076da5a715576
-#   text hash     17eda61a4d5cb17d
+#   content hash  d465797237adac53
+#   text hash     3347d32c72f30d36
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  252076da5a715576
-#   text hash     d05356718bdf083e
+#   content hash  d465797237adac53
+#   text hash     679f261d2d8cbbd1
 #   render with   attnforge render specs/packed_full.yaml
 """The kernels: Softmax attention without a mask, for sequences packed into one tensor.
 

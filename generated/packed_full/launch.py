@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  252076da5a715576
-#   text hash     225c3bcc3072675a
+#   content hash  d465797237adac53
+#   text hash     a3133fd9f1d08c62
 #   render with   attnforge render specs/packed_full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  252076da5a715576
-#   text hash     6d91bb36fbd76062
+#   content hash  d465797237adac53
+#   text hash     00a483f259012267
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

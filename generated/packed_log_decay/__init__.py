@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c98cfc8970af6351
-#   text hash     c6135de10de4a2d6
+#   content hash  a5b1253ecd7cb772
+#   text hash     a9794bb4e4b2bc49
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

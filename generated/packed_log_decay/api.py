@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c98cfc8970af6351
-#   text hash     a8122c0607455fb7
+#   content hash  a5b1253ecd7cb772
+#   text hash     cd6783e1998da01e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

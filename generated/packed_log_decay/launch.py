@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c98cfc8970af6351
-#   text hash     03fcf4103ffc3ec6
+#   content hash  a5b1253ecd7cb772
+#   text hash     dc45b44ad2668bd6
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c98cfc8970af6351
-#   text hash     e7eb9d5fe577d336
+#   content hash  a5b1253ecd7cb772
+#   text hash     41610595a71bf0f8
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

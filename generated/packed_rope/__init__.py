@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  19d69916e8cdfcb0
-#   text hash     174076d22e65a7b3
+#   content hash  166885f5e29ad600
+#   text hash     bfe56989082759f6
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

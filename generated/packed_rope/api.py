@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  19d69916e8cdfcb0
-#   text hash     d93830e5e9f6001f
+#   content hash  166885f5e29ad600
+#   text hash     4320bc11e10be0dd
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

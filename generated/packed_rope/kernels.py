@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  19d69916e8cdfcb0
-#   text hash     1ff3089c326dc195
+#   content hash  166885f5e29ad600
+#   text hash     c2f6d5378704c9dc
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernels: Causal attention with rotary embedding for sequences packed into one tensor.
 

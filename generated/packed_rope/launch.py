@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  19d69916e8cdfcb0
-#   text hash     5d6440a625cb8766
+#   content hash  166885f5e29ad600
+#   text hash     9d59c7a82c1c79fc
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  19d69916e8cdfcb0
-#   text hash     8bf336852725e58a
+#   content hash  166885f5e29ad600
+#   text hash     dade6775827bc12d
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

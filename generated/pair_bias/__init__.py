@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6e23784fae0d748a
-#   text hash     ddbde1e070df8513
+#   content hash  6735ebc3ccc098b9
+#   text hash     9f87bced58e67421
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

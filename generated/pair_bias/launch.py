@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6e23784fae0d748a
-#   text hash     261a25b5d75f0a00
+#   content hash  6735ebc3ccc098b9
+#   text hash     1c45a4c50553921d
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  159d6a264fcf753b
-#   text hash     8e18acc4c80c828e
+#   content hash  0319d9f35e4fa67e
+#   text hash     8ae6993d8b7dad21
 #   render with   attnforge render specs/paligemma.yaml
 """The kernels: An image and a prompt that all see as a prefix, and text that sees causally.
 

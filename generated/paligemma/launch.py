@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  159d6a264fcf753b
-#   text hash     d5602b0906740d18
+#   content hash  0319d9f35e4fa67e
+#   text hash     6a77dc2bbce3f489
 #   render with   attnforge render specs/paligemma.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

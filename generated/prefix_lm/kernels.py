@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  70839cf98d94aa9e
-#   text hash     9f9301a7d53a732a
+#   content hash  297249a08d34c701
+#   text hash     10caa19923ef7aac
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernels: Causal attention with a prefix, of each sequence's own length, that every query sees.
 

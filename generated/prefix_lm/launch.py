@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  70839cf98d94aa9e
-#   text hash     cea35a54586234ef
+#   content hash  297249a08d34c701
+#   text hash     3e92ccfc301f2ea6
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  70839cf98d94aa9e
-#   text hash     5f4ed4d24c576564
+#   content hash  297249a08d34c701
+#   text hash     55d33efcb98b6aa5
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8fa75c1da82827a2
-#   text hash     d08f8f65acb4379d
+#   content hash  0fe45e9786f9c31e
+#   text hash     fbb7e3d7c2db93ea
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8fa75c1da82827a2
-#   text hash     6debb0b2e5e4ab3f
+#   content hash  0fe45e9786f9c31e
+#   text hash     f69c08d92443ab79
 #   render with   attnforge render specs/qwen3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

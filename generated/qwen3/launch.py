@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8fa75c1da82827a2
-#   text hash     28f37badc79cc116
+#   content hash  0fe45e9786f9c31e
+#   text hash     44e1da699389c518
 #   render with   attnforge render specs/qwen3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

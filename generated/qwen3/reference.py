@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8fa75c1da82827a2
-#   text hash     969a3de4a08c4d94
+#   content hash  0fe45e9786f9c31e
+#   text hash     c37f1c5b43b06cb0
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

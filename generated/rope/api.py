@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  308cf0eb14ccf45e
-#   text hash     10dc6b998273a7b0
+#   content hash  6d874af7183f1b30
+#   text hash     608e8d199b3cab93
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

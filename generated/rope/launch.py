@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  308cf0eb14ccf45e
-#   text hash     8905c9717a2c75bd
+#   content hash  6d874af7183f1b30
+#   text hash     fb21b84e8016e791
 #   render with   attnforge render specs/rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  9c37c48d09fe134e
-#   text hash     03160bbd1d7668c9
+#   content hash  2539ef0756ab2265
+#   text hash     40e1ec27024dbe79
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  9c37c48d09fe134e
-#   text hash     fec6348722adc4e3
+#   content hash  2539ef0756ab2265
+#   text hash     d3719da1688fbd03
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads.
 

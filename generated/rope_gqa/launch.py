@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  9c37c48d09fe134e
-#   text hash     add130d94313a013
+#   content hash  2539ef0756ab2265
+#   text hash     cfede2688167d467
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

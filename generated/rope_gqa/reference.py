@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  9c37c48d09fe134e
-#   text hash     edcda99b7fa2df2f
+#   content hash  2539ef0756ab2265
+#   text hash     dc4cdba57956c971
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

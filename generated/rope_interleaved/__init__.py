@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7fa92ddaf00f3b8a
-#   text hash     8acbecb84dc88f02
+#   content hash  0eeba8e164fe3923
+#   text hash     5a6f7be260b44998
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

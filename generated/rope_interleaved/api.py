@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7fa92ddaf00f3b8a
-#   text hash     0bc14b86481518c6
+#   content hash  0eeba8e164fe3923
+#   text hash     a785c0c6f3218541
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7fa92ddaf00f3b8a
-#   text hash     261597a8a99dab91
+#   content hash  0eeba8e164fe3923
+#   text hash     282c5f9a2fd3598d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernels: Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7fa92ddaf00f3b8a
-#   text hash     24d3fee242a5701c
+#   content hash  0eeba8e164fe3923
+#   text hash     3a93da65394b1f65
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

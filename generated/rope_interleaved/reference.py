@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7fa92ddaf00f3b8a
-#   text hash     3b74c58ad18f551e
+#   content hash  0eeba8e164fe3923
+#   text hash     a7ab5f5d0512d675
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  806286108d077469
-#   text hash     5ebf791f8b2067e0
+#   content hash  0b97df97a119b466
+#   text hash     4d3a16fbebedd946
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

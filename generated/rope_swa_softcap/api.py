@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  806286108d077469
-#   text hash     5a5e06606b9577d8
+#   content hash  0b97df97a119b466
+#   text hash     f4ee17d4af85881f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

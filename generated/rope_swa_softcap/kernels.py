@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  806286108d077469
-#   text hash     af9b1c4cda39a8c4
+#   content hash  0b97df97a119b466
+#   text hash     4cfb075f98ee81c9
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernels: Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

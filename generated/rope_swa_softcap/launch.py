@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  806286108d077469
-#   text hash     64278bec5ae63f8f
+#   content hash  0b97df97a119b466
+#   text hash     c7047ef078caabd7
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  806286108d077469
-#   text hash     5c6a057dbd98b0a5
+#   content hash  0b97df97a119b466
+#   text hash     4346fd1ada653643
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

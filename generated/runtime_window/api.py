@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  70e196b4f3b8c6c2
-#   text hash     728fa729332e2c06
+#   content hash  d0be6e16b0ac57cf
+#   text hash     be8ca9cd400a9fee
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

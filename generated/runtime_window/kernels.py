@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  70e196b4f3b8c6c2
-#   text hash     12af13c3e15b8a65
+#   content hash  d0be6e16b0ac57cf
+#   text hash     10242660f753ec2d
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernels: Causal attention to the most recent keys, as many as each call says.
 

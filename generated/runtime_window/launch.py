@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  70e196b4f3b8c6c2
-#   text hash     718a40c417de7d2f
+#   content hash  d0be6e16b0ac57cf
+#   text hash     92094efc8522abd3
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  70e196b4f3b8c6c2
-#   text hash     65c3f769ccd848a9
+#   content hash  d0be6e16b0ac57cf
+#   text hash     e873a4977aa465c9
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

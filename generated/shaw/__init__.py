@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  9a58285a7efc5aa2
-#   text hash     44f6b55827121464
+#   content hash  e28f79e320ae2a2a
+#   text hash     4aa594b4d7e03fe5
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  9a58285a7efc5aa2
-#   text hash     6ce6eb7f3cb2a1eb
+#   content hash  e28f79e320ae2a2a
+#   text hash     46f5014c1778e19f
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  9a58285a7efc5aa2
-#   text hash     ce1cf096d44b7cda
+#   content hash  e28f79e320ae2a2a
+#   text hash     e7281746a80e33f1
 #   render with   attnforge render specs/shaw.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  9a58285a7efc5aa2
-#   text hash     a1bee01510b72800
+#   content hash  e28f79e320ae2a2a
+#   text hash     71570bb2eb3e7953
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d179392bd559e896
-#   text hash     5808d85dc6085039
+#   content hash  5a30fc70ff7f5015
+#   text hash     72c1beabebab1257
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

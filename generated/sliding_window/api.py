@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d179392bd559e896
-#   text hash     5cd152a771fe3754
+#   content hash  5a30fc70ff7f5015
+#   text hash     155237df88a4116e
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

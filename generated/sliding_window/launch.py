@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d179392bd559e896
-#   text hash     8c1b1b73d8783ebd
+#   content hash  5a30fc70ff7f5015
+#   text hash     7ea631974f7a5134
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d179392bd559e896
-#   text hash     d2f8c5991763bfca
+#   content hash  5a30fc70ff7f5015
+#   text hash     1792d2f877a13bec
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3ccbac24572aa8d4
-#   text hash     33c60b5182674dd9
+#   content hash  6c27818fc903f322
+#   text hash     804e1734d3013ef0
 #   render with   attnforge render specs/softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

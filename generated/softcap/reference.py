@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3ccbac24572aa8d4
-#   text hash     f2af1d6d92a7045a
+#   content hash  6c27818fc903f322
+#   text hash     275ea119cc40c636
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

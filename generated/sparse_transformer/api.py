@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  cd3dc101b3964867
-#   text hash     af2d0f1862570011
+#   content hash  2758fe708474c7df
+#   text hash     7e0cd7e587a1644e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

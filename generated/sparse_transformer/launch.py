@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  cd3dc101b3964867
-#   text hash     01081d5ba3c876af
+#   content hash  2758fe708474c7df
+#   text hash     1d4a216cec6083c9
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  cd3dc101b3964867
-#   text hash     127c1474dd6daca3
+#   content hash  2758fe708474c7df
+#   text hash     383511234a95f521
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d95e80d0fec326d0
-#   text hash     9496ffb576ab88db
+#   content hash  801b4bf5f2af1e27
+#   text hash     dcc2b41055912985
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d95e80d0fec326d0
-#   text hash     483fdf3797b37a7f
+#   content hash  801b4bf5f2af1e27
+#   text hash     06c4ad36d13725d2
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d95e80d0fec326d0
-#   text hash     6b2e6ff200bd7aeb
+#   content hash  801b4bf5f2af1e27
+#   text hash     056a010eb065bfc5
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  346b2203beb644a2
-#   text hash     6d9fa9e3d1336c2d
+#   content hash  d9008dab1c1cf500
+#   text hash     d02a2fc98ff6aff8
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

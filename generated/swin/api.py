@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  346b2203beb644a2
-#   text hash     2692141e8c9b52f7
+#   content hash  d9008dab1c1cf500
+#   text hash     6a1a1ee4855ba342
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

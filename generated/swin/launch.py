@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  346b2203beb644a2
-#   text hash     6af46559a108c554
+#   content hash  d9008dab1c1cf500
+#   text hash     33beb649c773bced
 #   render with   attnforge render specs/swin.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  346b2203beb644a2
-#   text hash     c29fd6c3b55ef10c
+#   content hash  d9008dab1c1cf500
+#   text hash     f3069318810e129c
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  16886dfbc5bf60c4
-#   text hash     61f2c5f131cdb98b
+#   content hash  c94e9ab5e6c63b4c
+#   text hash     dae8e8405ab7bfef
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

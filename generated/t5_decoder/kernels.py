@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  16886dfbc5bf60c4
-#   text hash     b3a3e194f1cd62f4
+#   content hash  c94e9ab5e6c63b4c
+#   text hash     4124ffb03c114eb2
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernels: Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  16886dfbc5bf60c4
-#   text hash     dcaacc1bfe270cd9
+#   content hash  c94e9ab5e6c63b4c
+#   text hash     f7174d41360da4f9
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

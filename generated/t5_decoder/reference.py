@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  16886dfbc5bf60c4
-#   text hash     d5f36ba0f5eddd32
+#   content hash  c94e9ab5e6c63b4c
+#   text hash     a511e838fe8e1640
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

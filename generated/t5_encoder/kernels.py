@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  8a2f5508fc9d73cf
-#   text hash     7bbb4899a1a9d2f8
+#   content hash  5b3f3a6d1ff7b3c5
+#   text hash     f30e6223c2259941
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernels: Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  8a2f5508fc9d73cf
-#   text hash     aa6fe0902f2db921
+#   content hash  5b3f3a6d1ff7b3c5
+#   text hash     3aa1126f30c240e3
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  8a2f5508fc9d73cf
-#   text hash     59a6390e73ee91e6
+#   content hash  5b3f3a6d1ff7b3c5
+#   text hash     9a951194c7219aa4
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

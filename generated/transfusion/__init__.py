@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  cfc9123f0e20c41d
-#   text hash     7b0c6046c1555a0a
+#   content hash  662dadec09b4d7ac
+#   text hash     bf81601ed873e8fb
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

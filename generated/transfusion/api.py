@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  cfc9123f0e20c41d
-#   text hash     d134d1cfa51d2495
+#   content hash  662dadec09b4d7ac
+#   text hash     3276af94e9210f11
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  cfc9123f0e20c41d
-#   text hash     c652d0df19b9a1f3
+#   content hash  662dadec09b4d7ac
+#   text hash     e5bc1f76352942b5
 #   render with   attnforge render specs/transfusion.yaml
 """The kernels: Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  cfc9123f0e20c41d
-#   text hash     f200ada6659455f1
+#   content hash  662dadec09b4d7ac
+#   text hash     5806fd8ede8f3dfb
 #   render with   attnforge render specs/transfusion.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

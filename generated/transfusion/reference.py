@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  cfc9123f0e20c41d
-#   text hash     20c936a838185d1b
+#   content hash  662dadec09b4d7ac
+#   text hash     233e2cc426cd2c1a
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c0e3e11de9477e76
-#   text hash     e0284507e12056ad
+#   content hash  c83df1332b1aa5ec
+#   text hash     ab08c1f1c533f206
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c0e3e11de9477e76
-#   text hash     e34071c67de66e55
+#   content hash  c83df1332b1aa5ec
+#   text hash     76f8e10d4f735c4a
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c0e3e11de9477e76
-#   text hash     8e79fc0b4ea2294c
+#   content hash  c83df1332b1aa5ec
+#   text hash     200b69195b784e3b
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

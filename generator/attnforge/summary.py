@@ -56,7 +56,9 @@ def formula(spec: Spec) -> Section:
         dims = f"{spec.rope.dims} components" if spec.rope.dims else "all components"
         turned = f"q and k turned by cos and sin, {spec.rope.layout} layout, {dims}"
     lines = [("score = scale * (q . k)", turned)]
-    lines += [(f"score = {source(term.score)}", _name(term.label)) for term in spec.scores]
+    for term in spec.scores:
+        drops = "" if any(n.value == "score" for n in term.score.walk()) else "takes the place of the score so far"
+        lines.append((f"score = {source(term.score)}", ", ".join(filter(None, (_name(term.label), drops)))))
     lines += [(f"visible if {source(mask.keep)}", _name(mask.label)) for mask in spec.masks]
     seen = "logsumexp of score over the visible keys"
     lines.append((f"lse = log(exp(sinks) + exp({seen}))" if spec.sink else f"lse = {seen}", ""))

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from attnforge import inputs, resources, schema, spec, starter
+from attnforge import inputs, resources, schema, spec, starter, terms
 from attnforge.errors import SpecError
 
 GOOD = [
@@ -50,9 +50,26 @@ def test_the_schema_knows_every_key() -> None:
     assert set(keys) == {"axes", "dtype", "grad", "scan", "default", "min", "max", "description"}
 
 
+def test_the_schema_of_terms_knows_every_key() -> None:
+    made = schema.term_schema()
+    assert set(made["properties"]) == set(terms.KEYS)
+    assert set(made["$defs"]["OptionModel"]["properties"]) == set(terms.OPTION_KEYS)
+    assert set(made["$defs"]["TermInputModel"]["properties"]) == set(inputs.KEYS)
+
+
+def test_the_schema_of_terms_takes_what_is_shipped_and_no_more() -> None:
+    for path in (resources.specs() / "terms").glob("*.yaml"):
+        given = yaml.safe_load(path.read_text(encoding="utf-8"))
+        schema.TermFileModel.model_validate(given)
+        with pytest.raises(ValidationError):
+            schema.TermFileModel.model_validate(given | {"keeps": "k <= q"})
+        with pytest.raises(ValidationError):
+            schema.TermFileModel.model_validate(given | {"options": {"size": {"min": 1}}})
+
+
 def test_every_key_is_explained() -> None:
-    made = schema.schema()
-    models = [made, made["$defs"]["InputModel"], made["$defs"]["RopeModel"]]
+    made, of_terms = schema.schema(), schema.term_schema()
+    models = [made, made["$defs"]["InputModel"], made["$defs"]["RopeModel"], of_terms, *of_terms["$defs"].values()]
     for name, field in ((name, field) for model in models for name, field in model["properties"].items()):
         assert len(field.get("description", "")) > 8, name
 

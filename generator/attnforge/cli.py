@@ -235,13 +235,14 @@ def export(spec: str, to: str) -> None:
 
 
 @main.command()
-def schema() -> None:
+@click.option("--terms", is_flag=True, help="Of files that hold a term, in place of specs.")
+def schema(terms: bool) -> None:
     """Print the JSON Schema of the spec language, for editors."""
     import json
 
     from . import schema as language
 
-    click.echo(json.dumps(language.schema(), indent=2))
+    click.echo(json.dumps(language.term_schema() if terms else language.schema(), indent=2))
 
 
 def _find(argument: str) -> Path:

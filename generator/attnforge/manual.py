@@ -75,12 +75,14 @@ def abandoned(root: Path, made: Iterable[Path]) -> list[Path]:
 def reference(loaded: Mapping[str, Spec]) -> str:
     """The reference; `loaded` are the variants by name."""
     made = schema.schema()
-    models = made["$defs"]
+    models, of_terms = made["$defs"], schema.term_schema()
     shown = list(_terms(loaded))
     return render.reference(
         {
             "keys": _keys(made),
             "rope": _keys(models["RopeModel"]),
+            "term": _keys(of_terms),
+            "option": _keys(of_terms["$defs"]["OptionModel"]),
             "inputs": _keys(models["InputModel"]),
             "axes": markdown.table(("axis", "holds", "read"), _axes()),
             "names": markdown.table(("name", "stands for", "known in"), _names()),
@@ -153,7 +155,7 @@ def _value(field: Mapping[str, Any]) -> str:
             few = f"up to {field['maxItems']} " if "maxItems" in field else ""
             return f"list of {few}{'terms' if '$ref' in inner else 'axes' if 'anyOf' in inner else _value(inner)}"
         case "object":
-            return "mapping of names to inputs"
+            return f"mapping of names to {'options' if 'OptionModel' in str(field) else 'inputs'}"
         case "string" if "pattern" in field:
             return f"identifier of up to {field['maxLength']} characters"
         case "string" if "maxLength" in field:

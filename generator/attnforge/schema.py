@@ -136,11 +136,57 @@ class SpecModel(_Model):
     )
 
 
+class OptionModel(_Model):
+    """A number or truth value that specs give to a term."""
+
+    type: Literal["int", "float", "bool"] = Field(description="What it is.")
+    min: float | None = Field(None, description="The least value.")
+    max: float | None = Field(None, description="The largest value.")
+    default: float | bool | None = Field(None, description="Its value where a spec gives none; no default: needed.")
+    runtime: Word | None = Field(
+        None, description="The keyword of `attention` that it becomes where a spec leaves it to the call."
+    )
+
+
+class TermInputModel(InputModel):
+    """An input of a term, whose sizes may be given by options."""
+
+    axes: list[Axis | Size | Annotated[str, Field(pattern=r"^((query|key) *// *)?\w+$")]] = Field(
+        max_length=6,
+        description="As in a spec; an option of whole numbers may give the size of a table or of blocks.",
+    )
+
+
+class TermFileModel(_Model):
+    """A term, in a file of its own."""
+
+    name: Word = Field(description="The file's name without `.yaml`; what specs call it.")
+    kind: Literal["mask", "score"] = Field(description="What it is part of.")
+    description: Line = Field(description="What it does.")
+    options: dict[Word, OptionModel] = Field({}, description="What specs give to it.")
+    inputs: dict[Word, TermInputModel] = Field({}, description="Keywords of `attention` that it reads.")
+    keep: str | None = Field(None, description="Of a mask: the condition under which a key is visible.")
+    score: str | None = Field(None, description="Of a score term: what becomes of the score.")
+
+
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def term_schema() -> dict[str, Any]:
+    """The JSON Schema of a term's file."""
+    made = TermFileModel.model_json_schema()
+    made |= {"$schema": _DIALECT, "title": "A term of attnforge"}
+    made["oneOf"] = [
+        {"properties": {"kind": {"const": kind}}, "required": [wanted], "not": {"required": [other]}}
+        for kind, wanted, other in (("mask", "keep", "score"), ("score", "score", "keep"))
+    ]
+    return made
+
+
 def schema() -> dict[str, Any]:
     """The JSON Schema of a spec, with the names of the shipped terms as suggestions."""
     made = SpecModel.model_json_schema()
-    made["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-    made["title"] = "An attnforge spec"
+    made |= {"$schema": _DIALECT, "title": "An attnforge spec"}
     along = (f"{', '.join(f'`{axis}`' for axis in a.axes)}: {a.holds}; read {a.read}." for a in AXES)
     made["$defs"]["InputModel"]["properties"]["axes"]["items"]["description"] = "\n".join(along)
     words = sorted(path.stem for path in (resources.specs() / "terms").glob("*.yaml"))

@@ -20,6 +20,8 @@ from .inputs import Input, read_inputs
 from .parser import LARGEST_TABLE, WORDS, Runtime, Scope, parse
 from .yaml_source import Value, read
 
+KEYS = ("name", "kind", "description", "options", "inputs", "keep", "score")
+OPTION_KEYS = ("type", "min", "max", "default", "runtime")
 _EXAMPLES = {"mask": 'keep: "k <= q"', "score": 'score: "score + bias[k]"'}
 
 
@@ -111,8 +113,7 @@ def load(path: Path, problems: Problems) -> Term | None:
     document = read(path, shown(path), problems)
     if document is None:
         return None
-    known = ("name", "kind", "description", "options", "inputs", "keep", "score")
-    fields = Fields(document, known, problems)
+    fields = Fields(document, KEYS, problems)
     name = fields.get("name")
     if name is not None and fields.text("name") not in (None, path.stem):
         problems.add(name.at, f"name: expected the file's name, {path.stem}, got {name.data}")
@@ -193,7 +194,7 @@ def _options(value: Value | None, problems: Problems) -> dict[str, Option]:
         if entry.key in WORDS or keyword.iskeyword(entry.key) or not re.fullmatch(r"[a-z][a-z0-9_]*", entry.key):
             problems.add(entry.at, f"{entry.key!r} cannot be the name of an option")
             continue
-        fields = Fields(entry.value, ("type", "min", "max", "default", "runtime"), problems)
+        fields = Fields(entry.value, OPTION_KEYS, problems)
         if entry.value.mapping and "type" not in fields:
             problems.add(entry.value.at, "type is missing: int, float or bool")
         kind = fields.choice("type", ("int", "float", "bool"), "int")

@@ -258,9 +258,11 @@ def tensor(a: plan.Argument, shape: tuple[int, ...]) -> torch.Tensor:
     if a.dtype == "bool":
         return torch.rand(shape) < 0.6
     if a.dtype == "int":
-        return torch.randint(-2, 9, shape, dtype=torch.int32)
-    x = torch.rand(shape, dtype=torch.float64)
-    return -x if a.scan else x + 0.25
+        x = torch.randint(-2, 9, shape, dtype=torch.int32)
+    else:
+        x = torch.rand(shape, dtype=torch.float64)
+        x = -x if a.scan else x + 0.25
+    return x.clamp(a.minimum, a.maximum) if (a.minimum, a.maximum) != (None, None) else x
 
 
 DENSE = [

@@ -219,6 +219,59 @@ def inspect(spec: str, archs: str, head_dim: int, dtype: str) -> None:
 
 
 @main.command()
+@click.argument("specs", metavar="SPEC...", nargs=-1, required=True)
+@click.option("--against", metavar="PEER,...", help="Only these peers; all that can say a variant, if left out.")
+@click.option(
+    "--lengths", default="1024,4096,16384", show_default=True, metavar="T,...", help="Keys, and queries, of a sequence."
+)
+@click.option("--queries", type=click.IntRange(1), metavar="N", help="Queries of a sequence, if not as many as keys.")
+@click.option(
+    "--tokens", default=16384, show_default=True, type=click.IntRange(1), help="Keys of a batch; the longer, the fewer."
+)
+@click.option("--head-dim", default="128", show_default=True, metavar="D,...", help="Head sizes; 192:128 for v apart.")
+@click.option("--heads", metavar="H", help="Query heads, 32:8 for key heads apart; 2048 / D of both, if left out.")
+@click.option(
+    "--dtype",
+    default="bf16",
+    show_default=True,
+    type=click.Choice(["bf16", "fp16", "fp32"]),
+    help="Type of q, k and v.",
+)
+@click.option("--forward", "forward", is_flag=True, help="Leave the backward pass out.")
+@click.option("--json", "json_", metavar="FILE", type=_PATH, help="Write the measures there.")
+@click.option("--plot", metavar="FILE", type=_PATH, help="Draw them there, as PNG; needs matplotlib.")
+def bench(
+    specs: Sequence[str], against: str | None, lengths: str, queries: int | None, tokens: int, head_dim: str,
+    heads: str | None, dtype: str, forward: bool, json_: Path | None, plot: Path | None,
+) -> None:  # fmt: skip
+    """Time variants on this GPU, beside what else can say them, with the memory that they take."""
+    from rich.console import Console
+
+    from . import bench as timing
+    from .peers import PEERS
+
+    names = against.split(",") if against else list(PEERS)
+    if unknown := [name for name in names if name not in PEERS]:
+        raise click.BadParameter(f"unknown peer {unknown[0]!r}; there are {', '.join(PEERS)}", param_hint="--against")
+    sizes = timing.sizes(lengths, queries, tokens, head_dim, heads, dtype)
+    loaded, packages = _load(specs), _packages(specs)
+    timing.drawable(plot)
+    machine = timing.Machine.here()
+    console, results = Console(width=None if sys.stdout.isatty() else 150), []
+    click.echo(f"{machine.device}, torch {machine.torch}, triton {machine.triton}")
+    for spec, package in zip(loaded.values(), packages, strict=True):
+        for result in timing.run(spec, package, sizes, names, backward=not forward):
+            results.append(result)
+            console.print(timing.table(result))
+            if json_:
+                json_.write_text(timing.document(machine, results), encoding="utf-8", newline="\n")
+    if plot:
+        from . import plots
+
+        plots.write(plot, machine, results)
+
+
+@main.command()
 @click.argument("spec")
 @click.option("--to", required=True, type=click.Choice(["flex"]), help="flex: PyTorch's FlexAttention.")
 def export(spec: str, to: str) -> None:

@@ -30,6 +30,7 @@ from . import (
     vocabulary,
 )
 from .errors import Problems
+from .peers import PEERS
 from .spec import Spec
 from .terms import Option, Term
 
@@ -90,6 +91,7 @@ def reference(loaded: Mapping[str, Spec]) -> str:
             "functions": markdown.table(("function", "gives"), _functions()),
             "kinds": {kind: [term for term, its in shown if its == kind] for kind in ("mask", "score")},
             "commands": [_command(name, command) for name, command in cli.main.commands.items()],
+            "peers": markdown.table(("peer", "needs installed", "takes"), _peers()),
             "codes": markdown.table(("exit code", "meaning"), ((str(c), m) for c, m in cli.EXIT_CODES.items())),
         }
     )
@@ -243,6 +245,14 @@ def _option(option: Option) -> str:
 # -- commands ----------------------------------------------------------------------------------------------------
 
 
+def _peers() -> Iterator[tuple[str, str, str]]:
+    for peer in PEERS.values():
+        kept = "" if peer.name == "naive" else ", but no dropout"
+        takes = f"every formula{kept}" if peer.features is None else ", ".join(sorted(peer.features))
+        always = f"; always {', '.join(peer.needs)}" if peer.needs else ""
+        yield f"`{peer.name}`", f"`{peer.package}`" if peer.package else "", takes + always
+
+
 def _command(name: str, command: click.Command) -> Command:
     usage, rows = [f"attnforge {name}"], []
     for param in command.params:
@@ -265,7 +275,7 @@ def _told(option: click.Option) -> str:
     if isinstance(option.type, click.Choice):
         facts.append("one of " + ", ".join(f"`{word}`" for word in option.type.choices))
     if isinstance(option.type, click.IntRange):
-        facts.append(f"from {option.type.min} to {option.type.max}")
+        facts.append(summary.limits(option.type.min, option.type.max))
     if option.show_default:
         facts.append(f"by default `{option.default}`")
     return "; ".join(facts)

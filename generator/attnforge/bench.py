@@ -1,0 +1,268 @@
+"""Times variants beside what a user would pick instead, on the GPU at hand, and measures their memory."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from . import calls, emit, plan
+from .calls import Call, Sizes
+from .peers import PEERS, Asked, Exported, Peer
+from .spec import Spec
+
+if TYPE_CHECKING:
+    import torch
+
+OURS = "attnforge"
+_APART = {"bf16": 2e-2, "fp16": 4e-3, "fp32": 1e-3}  # of what a right output may differ by, beside its own size
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was measured of one contender; `note` says why something was not."""
+
+    name: str
+    forward_ms: float | None = None
+    backward_ms: float | None = None
+    forward_mib: float | None = None  # at the peak, beyond what there is before the call
+    both_mib: float | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Result:
+    """All contenders in one call."""
+
+    variant: str
+    sizes: Sizes
+    pairs: int  # that are visible, over all heads
+    rows: tuple[Row, ...]
+
+    def teraflops(self, row: Row) -> tuple[float | None, float | None]:
+        """TFLOP/s forward and backward: of the products of the visible pairs, five backward for two forward."""
+        work = 2 * self.pairs * (self.sizes.head_dim + self.sizes.v_dim) / 1e9
+        rates = (
+            None if ms is None else times * work / ms for ms, times in ((row.forward_ms, 1), (row.backward_ms, 2.5))
+        )
+        forward, backward = rates
+        return forward, backward
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where it was measured."""
+
+    device: str
+    torch: str
+    triton: str
+
+    @staticmethod
+    def here() -> Machine:
+        """This one, if it has a GPU."""
+        try:
+            import torch
+            import triton
+        except ImportError as missing:
+            raise click.UsageError(f"this needs {missing.name}: pip install {missing.name}") from None
+        if not torch.cuda.is_available():
+            raise click.UsageError("this needs a GPU that torch can use; `attnforge inspect` needs none")
+        return Machine(torch.cuda.get_device_name(), torch.__version__, triton.__version__)
+
+
+def sizes(lengths: str, queries: int | None, tokens: int, head_dims: str, heads: str | None, dtype: str) -> list[Sizes]:
+    """The calls to measure, as the command line gives them."""
+    found = []
+    for dims in head_dims.split(","):
+        head_dim, v_dim = _pair(dims, "--head-dim", 256)
+        q_heads, kv_heads = _pair(heads, "--heads", 4096) if heads else (max(2048 // head_dim, 1),) * 2
+        if q_heads % kv_heads:
+            raise click.BadParameter(f"{kv_heads} key heads do not divide {q_heads}", param_hint="--heads")
+        for length in lengths.split(","):
+            k_len, _ = _pair(length, "--lengths", 2**28)
+            batch = max(tokens // k_len, 1)
+            found.append(Sizes(batch, queries or k_len, k_len, q_heads, kv_heads, head_dim, v_dim, dtype))
+    return found
+
+
+def _pair(text: str, option: str, most: int) -> tuple[int, int]:
+    """A number, or two with a colon between them."""
+    numbers = text.split(":") if ":" in text else [text, text]
+    if len(numbers) != 2 or not all(x.strip().isdigit() and 1 <= int(x) <= most for x in numbers):
+        raise click.BadParameter(f"expected numbers from 1 to {most}, got {text!r}", param_hint=option)
+    return int(numbers[0]), int(numbers[1])
+
+
+def drawable(path: Path | None) -> None:
+    """Tells at once if a picture that is asked for cannot be drawn."""
+    if path and importlib.util.find_spec("matplotlib") is None:
+        raise click.UsageError("--plot needs matplotlib: pip install attnforge[plot]")
+
+
+def functions(package: emit.Package, folder: Path) -> Any:
+    """The package as a module, written into a folder; its name is not that of a package which the user may import."""
+    emit.write([package], folder)
+    place = folder / package.name
+    name = f"timed_{package.name}"
+    found = importlib.util.spec_from_file_location(name, place / "__init__.py", submodule_search_locations=[str(place)])
+    assert found is not None and found.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+def run(
+    loaded: Spec, package: emit.Package, sizes: Sequence[Sizes], names: Sequence[str], *, backward: bool = True,
+    device: str = "cuda",
+) -> Iterator[Result]:  # fmt: skip
+    """Measures a variant and the peers of these names, one call after the other."""
+    planned = plan.build(loaded)
+    with tempfile.TemporaryDirectory(prefix="attnforge-") as folder:
+        ours = functions(package, Path(folder)).attention
+        exported = Exported(loaded, Path(folder))
+        for one in sizes:
+            fitting = one if loaded.grouped else dataclasses.replace(one, kv_heads=one.heads)
+            try:
+                call = calls.make(planned, fitting, device)
+                gold = ours(*call.operands, **call.keywords).detach()
+            except Exception as error:  # too large a call, or too large a head; the next one may be of interest
+                yield Result(loaded.name, fitting, 0, (Row(OURS, note=_told(error)),))
+                continue
+            rows = [_row(OURS, lambda call=call: ours(*call.operands, **call.keywords), call, backward)]  # type: ignore[misc]
+            rows += [_beside(PEERS[name], exported, call, gold, backward) for name in names]
+            yield Result(loaded.name, fitting, exported.pairs(call), tuple(rows))
+
+
+def _beside(peer: Peer, exported: Exported, call: Call, gold: torch.Tensor, backward: bool) -> Row:
+    """What was measured of a peer, if it gives what we give."""
+    import torch
+
+    if why := peer.refusal(Asked(exported.traits, call)):
+        return Row(peer.name, note=why)
+    torch._dynamo.reset()
+    torch.cuda.empty_cache()
+    with peer.within():
+        try:
+            function = exported.function(peer, call, compiled=True)
+            apart = difference(function().detach(), gold)
+        except Exception as error:  # whatever a peer raises; the others are still of interest
+            return Row(peer.name, note=_told(error))
+        # what it dropped is its own
+        if apart > _APART[call.sizes.dtype] and not exported.traits.dropout:
+            return Row(peer.name, note=f"gives something else: {apart:.2g} apart")
+        return _row(peer.name, function, call, backward)
+
+
+def difference(found: torch.Tensor, gold: torch.Tensor) -> float:
+    """How far two outputs are apart beside the size of the second, as roots of mean squares."""
+    if found.shape != gold.shape:
+        return float("inf")
+    apart, size = ((x.double().square().mean().sqrt()) for x in (found.nan_to_num() - gold, gold))
+    return float(apart / size)
+
+
+def _row(name: str, function: Callable[[], Any], call: Call, backward: bool) -> Row:
+    import torch
+
+    wanted = call.wanted
+    found: dict[str, Any] = {}
+    try:
+        out = function()
+        found["forward_ms"] = _time(function)
+        found["forward_mib"] = _peak(function)
+        if backward:
+            upstream = torch.randn_like(out)
+            gradient = torch.autograd.grad
+            found["backward_ms"] = _time(lambda: gradient(out, wanted, upstream, retain_graph=True, allow_unused=True))
+            del out
+            found["both_mib"] = _peak(lambda: gradient(function(), wanted, upstream, allow_unused=True))
+    except Exception as error:
+        return Row(name, **found, note=_told(error))
+    return Row(name, **found)
+
+
+def _told(error: Exception) -> str:
+    import torch
+
+    if isinstance(error, torch.cuda.OutOfMemoryError):
+        torch.cuda.empty_cache()
+        return "out of memory"
+    line = next((line for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {line}"[:120]
+
+
+def _time(function: Callable[[], object]) -> float:
+    """The median in milliseconds."""
+    from triton.testing import do_bench
+
+    return float(do_bench(function, warmup=25, rep=100, return_mode="median"))
+
+
+def _peak(function: Callable[[], object]) -> float:
+    """MiB that a call takes at its peak beyond what there is before."""
+    import torch
+
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    function()
+    torch.cuda.synchronize()
+    return (torch.cuda.max_memory_allocated() - before) / 2**20
+
+
+# -- what is told ------------------------------------------------------------------------------------------------
+
+_COLUMNS = ("contender", "forward ms", "TFLOP/s", "x", "backward ms", "TFLOP/s", "x", "MiB forward", "MiB both", "note")
+
+
+def table(result: Result) -> Any:
+    """The measures of one call; `x` is the contender's time by ours."""
+    from rich.table import Table
+
+    s = result.sizes
+    lengths = str(s.q_len) if s.q_len == s.k_len else f"{s.q_len} x {s.k_len}"
+    heads = str(s.heads) if s.heads == s.kv_heads else f"{s.heads}:{s.kv_heads}"
+    dims = str(s.head_dim) if s.head_dim == s.v_dim else f"{s.head_dim}:{s.v_dim}"
+    made = Table(
+        title=f"{result.variant}: batch {s.batch}, length {lengths}, heads {heads}, head size {dims}, {s.dtype}"
+    )
+    for column in _COLUMNS:
+        made.add_column(column, justify="left" if column in ("contender", "note") else "right")
+    ours = result.rows[0]
+    for row in result.rows:
+        cells = []
+        for ms, rate, best in zip(
+            (row.forward_ms, row.backward_ms), result.teraflops(row), (ours.forward_ms, ours.backward_ms), strict=True
+        ):
+            ratio = None if ms is None or best is None else ms / best
+            cells += [_cell(ms, ".3f"), _cell(rate, ".0f"), _cell(ratio, ".2f")]
+        made.add_row(row.name, *cells, _cell(row.forward_mib, ".1f"), _cell(row.both_mib, ".1f"), row.note)
+    return made
+
+
+def _cell(value: float | None, style: str) -> str:
+    return "" if value is None else f"{value:{style}}"
+
+
+def document(machine: Machine, results: Sequence[Result]) -> str:
+    """The results as JSON."""
+    found = {"machine": dataclasses.asdict(machine), "results": [dataclasses.asdict(result) for result in results]}
+    return json.dumps(found, indent=1) + "\n"
+
+
+def read(text: str) -> tuple[Machine, list[Result]]:
+    """The results that a document holds."""
+    found = json.loads(text)
+    results = [
+        Result(one["variant"], Sizes(**one["sizes"]), one["pairs"], tuple(Row(**row) for row in one["rows"]))
+        for one in found["results"]
+    ]
+    return Machine(**found["machine"]), results

@@ -1,0 +1,262 @@
+"""What `bench` measures beside what: peers give the same outputs, refuse what they cannot say, and results are kept."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import io
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+from rich.console import Console
+
+from attnforge import bench, calls, cli, emit, plan, plots, render, resources, spec
+from attnforge.bench import Machine, Result, Row
+from attnforge.calls import Call, Sizes
+from attnforge.peers import PEERS, Asked, Exported, Peer
+from attnforge.spec import Spec
+from attnforge.traits import Traits, traits
+
+GENERATED = Path(__file__).parents[1] / "generated"
+SMALL = Sizes(2, 40, 40, 4, 2, 16, 16, "fp32")
+
+
+def shipped(name: str) -> Spec:
+    path = resources.variants()[name]
+    return spec.load(path, terms=resources.terms_for(path))
+
+
+def written(folder: Path, text: str) -> Spec:
+    path = folder / "mine.yaml"
+    path.write_text(f"name: mine\n{text}")
+    return spec.load(path, terms=resources.terms_for(path))
+
+
+def reference(name: str) -> Any:
+    path = GENERATED / name / "reference.py"
+    found = importlib.util.spec_from_file_location(f"reference_of_{name}", path)
+    assert found is not None and found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module.reference
+
+
+def called(loaded: Spec, sizes: Sizes = SMALL) -> Call:
+    sizes = sizes if loaded.grouped else dataclasses.replace(sizes, kv_heads=sizes.heads)
+    call = calls.make(plan.build(loaded), sizes, "cpu")
+    still = {"dropout_p": 0.0} if loaded.dropout else {}
+    return dataclasses.replace(call, keywords=call.keywords | still)
+
+
+@pytest.mark.parametrize("name", sorted(resources.variants()))
+def test_peers_give_what_the_reference_gives(name: str, tmp_path: Path) -> None:
+    loaded = shipped(name)
+    call, exported = called(loaded), Exported(loaded, tmp_path)
+    gold = reference(name)(*call.operands, **call.keywords)
+    grads = torch.autograd.grad(gold.square().sum(), call.wanted, allow_unused=True)
+    given = [peer for peer in ("naive", "sdpa-flash") if not PEERS[peer].refusal(Asked(exported.traits, call))]
+    assert given[0] == "naive"
+    for peer in given:
+        out = exported.function(PEERS[peer], call, compiled=False)()
+        assert bench.difference(out, gold) < 1e-6
+        for found, right in zip(torch.autograd.grad(out.square().sum(), call.wanted), grads, strict=True):
+            torch.testing.assert_close(found, right, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["causal", "packed_rope", "gpt_oss_window", "bigbird", "alibi", "t5_decoder"])
+def test_tiles_are_made_before(name: str, tmp_path: Path) -> None:
+    loaded = shipped(name)
+    call, exported = called(loaded), Exported(loaded, tmp_path)
+    still = dataclasses.replace(call, operands=tuple(x.detach() for x in call.operands))
+    still.keywords.update({n: x.detach() for n, x in call.keywords.items() if isinstance(x, torch.Tensor)})
+    function = exported.function(PEERS["flex"], still, compiled=False)
+    assert bench.difference(function(), reference(name)(*still.operands, **still.keywords)) < 1e-6
+
+
+def test_a_wrong_peer_is_told_from_a_right_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blind = PEERS["naive"].attend(Asked(Traits(), called(shipped("causal"))))
+
+    def attend(_: Asked) -> Any:
+        return lambda q, k, v, block_mask, **more: blind(q, k, v, **more)
+
+    rows = measured(
+        "causal", [PEERS["naive"], dataclasses.replace(PEERS["naive"], name="blind", attend=attend)], monkeypatch
+    )
+    assert rows["naive"].forward_ms == rows["attnforge"].backward_ms == 2.0
+    assert rows["blind"].forward_ms is None and rows["blind"].note.startswith("gives something else")
+
+
+def test_a_peer_that_fails_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    def attend(_: Asked) -> Any:
+        def fail(*_: Any, **__: Any) -> Any:
+            raise RuntimeError("\nno kernel for this\nand more")
+
+        return fail
+
+    broken = dataclasses.replace(PEERS["naive"], name="broken", attend=attend)
+    rows = measured("packed_rope", [broken, PEERS["naive"]], monkeypatch)
+    assert rows["broken"].note == "RuntimeError: no kernel for this"
+    assert rows["naive"].both_mib == 3.0
+
+
+def measured(name: str, peers: list[Peer], monkeypatch: pytest.MonkeyPatch) -> dict[str, Row]:
+    """A run with a clock that stands still, the reference in place of the kernels."""
+    monkeypatch.setattr(bench, "functions", lambda *_: SimpleNamespace(attention=reference(name)))
+    monkeypatch.setattr(bench, "PEERS", {peer.name: peer for peer in peers})
+    monkeypatch.setattr(bench, "_time", lambda function: function() is not None and 2.0)
+    monkeypatch.setattr(bench, "_peak", lambda function: function() is not None and 3.0)
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    package = emit.Package(name, "", Path(), {})
+    (result,) = bench.run(shipped(name), package, [SMALL], [peer.name for peer in peers], device="cpu")
+    return {row.name: row for row in result.rows}
+
+
+@pytest.mark.parametrize(
+    ("name", "pairs"),
+    [
+        ("full", 2 * 4 * 40 * 40),
+        ("causal", 2 * 4 * 820),
+        ("causal_mha", 2 * 4 * 820),
+        ("runtime_window", 2 * 4 * (820 - 35 * 36 // 2)),
+        ("block_sparse", None),
+        ("packed_causal", None),
+    ],
+)
+def test_visible_pairs_are_counted(name: str, pairs: int | None, tmp_path: Path) -> None:
+    loaded = shipped(name)
+    call = called(loaded)
+    if name == "block_sparse":
+        (blocks,) = call.keywords.values()
+        pairs = int(blocks.repeat_interleave(128, 2)[:, :, :40].repeat_interleave(128, 3)[..., :40].sum())
+    if name == "packed_causal":
+        lengths = call.keywords["cu_seqlens_q"].diff()
+        assert int(lengths.sum()) == 80 and len(lengths) == 2
+        pairs = int((4 * lengths * (lengths + 1) // 2).sum())
+    assert Exported(loaded, tmp_path).pairs(call) == pairs
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", Traits()),
+        ("mask: [causal, sliding_window: {size: 8}]\n", Traits(causal=True, window=8)),
+        ("mask: [expr: 'q >= k and q - k < 8']\n", Traits(causal=True, window=8)),
+        ("mask: [sliding_window: {size: runtime}]\nlayout: packed\n", Traits(window="window", packed=True)),
+        ("mask: [causal]\nscore: [softcap: {cap: 30.0}]\n", Traits(causal=True, softcap=30.0)),
+        ("score: [softcap: {cap: 30.0}, alibi]\n", Traits(softcap=30.0, others=("alibi",))),
+        ("score: [alibi]\nsink: true\ndropout: true\n", Traits(alibi="slopes", sink=True, dropout=True)),
+        ("mask: [causal]\nscore: [log_decay]\n", Traits(causal=True, decay="log_decay")),
+        ("mask: [sliding_window: {size: 8}, sliding_window: {size: 9}]\n",
+         Traits(window=8, others=("sliding_window",))),
+        ("mask: [not: causal, expr: 'k < q']\n", Traits(others=("not causal", "k < q"))),
+        ("score: [expr: '30.0 * tanh(score / 20.0)']\n", Traits(others=("30.0 * tanh(score / 20.0)",))),
+    ],
+)  # fmt: skip
+def test_features_are_known_by_their_formulas(text: str, expected: Traits, tmp_path: Path) -> None:
+    assert traits(written(tmp_path, text)) == expected
+
+
+def test_a_name_alone_is_no_feature(tmp_path: Path) -> None:
+    (tmp_path / "terms").mkdir()
+    (tmp_path / "terms" / "causal.yaml").write_text('name: causal\nkind: mask\ndescription: A test.\nkeep: "k < q"\n')
+    assert traits(written(tmp_path, "mask: [causal]\n")) == Traits(others=("causal",))
+
+
+@pytest.mark.parametrize(
+    ("name", "peer", "why"),
+    [
+        ("alibi", "sdpa-flash", "has no alibi"),
+        ("gpt_oss_window", "flash-attn-4", "is not installed"),
+        ("llama3_documents", "sdpa-cudnn", "has no segments"),
+        ("gpt2_dropout", "flex", "has no dropout"),
+        ("causal", "sdpa-flash", ""),
+        ("log_decay", "naive", ""),
+    ],
+)
+def test_peers_refuse_what_they_cannot_say(name: str, peer: str, why: str) -> None:
+    loaded = shipped(name)
+    refusal = PEERS[peer].refusal(Asked(traits(loaded), called(loaded)))
+    assert refusal.endswith(why) if why else refusal == ""
+
+
+def test_causal_rows_that_do_not_line_up_are_refused() -> None:
+    loaded = shipped("causal")
+    call = called(loaded, dataclasses.replace(SMALL, q_len=8))
+    assert PEERS["sdpa-flash"].refusal(Asked(traits(loaded), call)) == "lines up the first query with the first key"
+    assert PEERS["naive"].refusal(Asked(traits(loaded), call)) == ""
+
+
+SIZES = [Sizes(4, t, t, 16, 4, 128, 128, "bf16") for t in (1024, 4096)]
+RESULTS = [
+    Result("causal", s, 4 * 16 * s.q_len**2 // 2,
+           (Row("attnforge", 1.0, 2.5, 3.0, 4.0), Row("flex", 1.5, 5.0, 3.5, 9.25),
+            Row("fla", note="is not installed")))
+    for s in SIZES
+]  # fmt: skip
+HERE = Machine("a GPU", "2.11", "3.6")
+
+
+def test_results_are_told_beside_ours() -> None:
+    console = Console(file=io.StringIO(), width=150)
+    console.print(bench.table(RESULTS[0]))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "causal: batch 4, length 1024, heads 16:4, head size 128, bf16" in text
+    rows = {
+        line.split("│")[1].strip(): [cell.strip() for cell in line.split("│")[2:-1]]
+        for line in text.splitlines()
+        if "│" in line
+    }
+    assert rows["attnforge"] == ["1.000", "17", "1.00", "2.500", "17", "1.00", "3.0", "4.0", ""]
+    assert rows["flex"] == ["1.500", "11", "1.50", "5.000", "9", "2.00", "3.5", "9.2", ""]
+    assert rows["fla"] == [""] * 8 + ["is not installed"]
+
+
+def test_results_are_kept_and_read_again() -> None:
+    assert bench.read(bench.document(HERE, RESULTS)) == (HERE, RESULTS)
+
+
+def test_results_are_drawn(tmp_path: Path) -> None:
+    plots.write(tmp_path / "one.png", HERE, RESULTS)
+    faster = dataclasses.replace(RESULTS[1], rows=(Row("attnforge", 0.5, 2.5, 3.0, 4.0), *RESULTS[1].rows[1:]))
+    plots.write(tmp_path / "two.png", HERE, [RESULTS[0], faster])
+    one, two = ((tmp_path / f"{name}.png").read_bytes() for name in ("one", "two"))
+    assert one.startswith(b"\x89PNG") and one != two
+    assert list(plots.grouped(RESULTS)) == ["causal\nbf16, heads 16:4, size 128"]
+
+
+def test_sizes_as_the_command_line_gives_them() -> None:
+    found = bench.sizes("1024,32768", 7, 16384, "64,192:128", None, "fp16")
+    assert [(s.batch, s.q_len, s.k_len, s.heads, s.head_dim, s.v_dim) for s in found] == [
+        (16, 7, 1024, 32, 64, 64), (1, 7, 32768, 32, 64, 64), (16, 7, 1024, 10, 192, 128), (1, 7, 32768, 10, 192, 128)
+    ]  # fmt: skip
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["causal"], "this needs a GPU that torch can use"),
+        (["causal", "--against", "flex,nope"], "unknown peer 'nope'"),
+        (["causal", "--heads", "3:2"], "2 key heads do not divide 3"),
+        (["causal", "--head-dim", "64,257"], "expected numbers from 1 to 256, got '257'"),
+        (["causal", "--lengths", "1k"], "got '1k'"),
+        (["nothing"], "neither a file nor a shipped variant"),
+    ],
+)
+def test_mistakes_are_told(arguments: list[str], message: str) -> None:
+    done = CliRunner().invoke(cli.main, ["bench", *arguments])
+    assert done.exit_code == 2
+    assert message in done.output
+
+
+def test_a_package_is_loaded_from_its_own_folder(tmp_path: Path) -> None:
+    loaded = shipped("causal")
+    package = emit.Package("causal", loaded.source, Path(), render.render(loaded))
+    module = bench.functions(package, tmp_path)
+    assert Path(module.__file__).parent == tmp_path / "causal"
+    assert module.attention.__module__ == "timed_causal.api" and "timed_causal" in sys.modules

@@ -47,7 +47,7 @@ LAYERS = [
     {"cli"},
     {"manual"},
 ]
-ONLY = {"jinja2": {"render"}, "black": {"format"}, "yaml": {"spec", "starter"} | LAYERS[1]}
+ONLY = {"jinja2": {"render"}, "black": {"format"}, "yaml": {"spec", "starter", "tiles"} | LAYERS[1]}
 TOOLS = LAYERS[6]
 
 

@@ -38,7 +38,7 @@ toy = importlib.util.module_from_spec(found)
 found.loader.exec_module(toy)
 signature = {"x_ptr": "*bf16", "y_ptr": "*fp32", "SIZE": "constexpr"}
 cases = [compile.Case(k.__name__, k, signature, {"SIZE": 64}, {"num_warps": 4}) for k in (toy.square, toy.broken)]
-print("good" if compile.report("toy", cases, targets) else "bad")
+print("good" if compile.report("toy", dict.fromkeys(targets, cases), targets) else "bad")
 """
 
 
@@ -90,10 +90,10 @@ import sys
 from pathlib import Path
 from attnforge import compile, emit, plan, render, resources, spec
 targets = compile.targets(["sm_80", "sm_90"])
-def cases(path, head_dim, dtype):
+def cases(path, head_dim, dtype, arch):
     loaded = spec.load(path, terms=resources.terms_for(path))
     package = emit.Package(loaded.name, loaded.source, path, render.render(loaded))
-    return compile.cases(package, plan.build(loaded), Path(sys.argv[1]) / loaded.name, head_dim, dtype)
+    return compile.cases(package, plan.build(loaded), Path(sys.argv[1]) / loaded.name, head_dim, dtype).of(arch)
 """
 
 
@@ -113,10 +113,11 @@ def counts(lines: list[str]) -> dict[str, tuple[int, ...]]:
 
 
 STARVED = """
-found = cases(resources.variants()["causal_mha"], 128, "bf16")
+found = cases(resources.variants()["causal_mha"], 128, "bf16", "sm_90")
 case = next(case for case in found if case.name == "forward")
-compile.report("fed", [case], {"sm_90": targets["sm_90"]})
-compile.report("starved", [case._replace(options={**case.options, "maxnreg": 128})], {"sm_90": targets["sm_90"]})
+short = case._replace(options={**case.options, "maxnreg": 128})
+for title, one in (("fed", case), ("starved", short)):
+    compile.report(title, {"sm_90": [one]}, {"sm_90": targets["sm_90"]})
 """
 
 
@@ -130,7 +131,7 @@ def test_warnings_of_the_assembler_are_told(tmp_path: Path) -> None:
 
 OPERANDS = """
 for name in ("neighbourhood_2d", "packed_causal"):
-    for case in cases(resources.variants()[name], 64, "fp16"):
+    for case in cases(resources.variants()[name], 64, "fp16", "sm_90"):
         for line in compile.compiled(case, targets["sm_90"])[0].asm["ttgir"].splitlines():
             if "warp_group_dot %" in line:
                 made, first = line.strip().lstrip("%").split("_")[0], line.split("warp_group_dot %")[1]
@@ -150,7 +151,7 @@ def test_operands_that_outlive_a_step_stay_in_shared_memory(tmp_path: Path) -> N
 
 
 WIDTHS = """
-for case in cases(resources.variants()["packed_causal"], 80, "bf16"):
+for case in cases(resources.variants()["packed_causal"], 80, "bf16", "sm_80"):
     text = compile.compiled(case, targets["sm_80"])[0].asm["ptx"]
     kinds = "cp\\.async\\.cg", "ld\\.global\\.v4", "ld\\.global\\.b16"
     print(case.name, *(len(re.findall(kind, text)) for kind in kinds))
@@ -166,7 +167,7 @@ def test_tiles_are_loaded_16_bytes_at_a_time_where_nothing_copies_them(tmp_path:
 
 
 SIGNS = """
-for case in cases(Path(sys.argv[2]), 64, "fp16"):
+for case in cases(Path(sys.argv[2]), 64, "fp16", "sm_90"):
     text = compile.compiled(case, targets["sm_90"])[0].asm["ptx"]
     signed = set(re.findall(r"neg\\.s32\\s+(%r\\d+)", text))
     extremes = re.findall(r"(?:max|min)\\.s32\\s+%r\\d+, (%r\\d+), (%r?\\d+|-\\d+)", text)
@@ -181,3 +182,16 @@ def test_no_extreme_is_taken_of_a_negative_integer(tmp_path: Path) -> None:
     assert {"forward", "key_ranges", "query_ranges", "backward_dkv"} <= set(found)
     assert all(count > 0 for name, (count, _) in found.items() if name in ("forward", "key_ranges"))
     assert all(wrong == 0 for _, wrong in found.values()), found
+
+
+GATE = """
+for name in sys.argv[2].split(","):
+    path = resources.variants()[name]
+    for arch in ("sm_80", "sm_90"):
+        for head_dim in map(int, sys.argv[3].split(",")):
+            for case in cases(path, head_dim, "bf16", arch):
+                if case.name in ("forward", "backward_dkv", "backward_dq"):
+                    made = compile.measured(case, targets[arch])
+                    tile = [case.constants["BLOCK_M"], case.constants["BLOCK_N"], *case.options.values()]
+                    print(name, arch, head_dim, case.name, *tile, made.spills, *made.warnings, sep="|")
+"""

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  088406451d4673f9
-#   text hash     acf681f18c1597d6
+#   content hash  98abf4464663a285
+#   text hash     8486b59bc2c66e04
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

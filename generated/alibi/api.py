@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  088406451d4673f9
-#   text hash     f789fb967671d709
+#   content hash  98abf4464663a285
+#   text hash     6ddda7d6adf66e7c
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  088406451d4673f9
-#   text hash     f4380bcc4009a100
+#   content hash  98abf4464663a285
+#   text hash     880051374c79755c
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

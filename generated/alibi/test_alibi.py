@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  088406451d4673f9
-#   text hash     90b82b97260f9f2c
+#   content hash  98abf4464663a285
+#   text hash     2fe038dc504e12de
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

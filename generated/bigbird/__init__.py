@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  3f145ae64314097b
-#   text hash     a44f78d37919ab4d
+#   content hash  6c43d8fbb932069f
+#   text hash     aa277a7652f8d2cb
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

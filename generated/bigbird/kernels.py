@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  3f145ae64314097b
-#   text hash     ecd7c4f84c6bcbf4
+#   content hash  6c43d8fbb932069f
+#   text hash     5c17e028dfb411f6
 #   render with   attnforge render specs/bigbird.yaml
 """The kernels: A window of three blocks, two global blocks, and random blocks that a mask gives.
 

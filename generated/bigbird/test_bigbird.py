@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  3f145ae64314097b
-#   text hash     5b51e884054cf1aa
+#   content hash  6c43d8fbb932069f
+#   text hash     b152115b2377b715
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  6fd3bf6608150a65
-#   text hash     0bb93520d1aee899
+#   content hash  fc3d81fb6f832ccb
+#   text hash     7c4ef35d2466b465
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

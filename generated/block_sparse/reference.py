@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  6fd3bf6608150a65
-#   text hash     8d411d9a74a747b4
+#   content hash  fc3d81fb6f832ccb
+#   text hash     b06e315f6e2b09f3
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

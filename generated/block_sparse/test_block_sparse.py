@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  6fd3bf6608150a65
-#   text hash     61efb22bf479588b
+#   content hash  fc3d81fb6f832ccb
+#   text hash     b6026a19ea17f64e
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

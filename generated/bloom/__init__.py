@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e94c147f3ea9207f
-#   text hash     61ee32a588dce841
+#   content hash  f8d911ea2877db44
+#   text hash     e78520a822cc1199
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e94c147f3ea9207f
-#   text hash     2f79b176f73c76f1
+#   content hash  f8d911ea2877db44
+#   text hash     125847e4621e9f1a
 #   render with   attnforge render specs/bloom.yaml
 """The kernels: Causal attention with linear biases and as many key heads as query heads.
 

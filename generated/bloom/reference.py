@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e94c147f3ea9207f
-#   text hash     d5dd93a0f2c39331
+#   content hash  f8d911ea2877db44
+#   text hash     86c724487cc1a3e1
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

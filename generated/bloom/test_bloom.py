@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e94c147f3ea9207f
-#   text hash     8a6d429c53f134d4
+#   content hash  f8d911ea2877db44
+#   text hash     d4def2a019f412bc
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

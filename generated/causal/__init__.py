@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  af441c6cd0d7d1cc
-#   text hash     0ebe3d695557b893
+#   content hash  c84fadd2a45380e0
+#   text hash     80e93b511511bb7c
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  af441c6cd0d7d1cc
-#   text hash     5b698f2222f0e57e
+#   content hash  c84fadd2a45380e0
+#   text hash     68181b388b965e6a
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

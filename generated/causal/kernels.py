@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  af441c6cd0d7d1cc
-#   text hash     a17d33c37613dacd
+#   content hash  c84fadd2a45380e0
+#   text hash     c6b86893f09132cb
 #   render with   attnforge render specs/causal.yaml
 """The kernels: Causal attention with grouped heads.
 

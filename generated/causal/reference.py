@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  af441c6cd0d7d1cc
-#   text hash     a74ec42e73dfa68b
+#   content hash  c84fadd2a45380e0
+#   text hash     859544757a2a037d
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  af441c6cd0d7d1cc
-#   text hash     2a73d8bf54cc1985
+#   content hash  c84fadd2a45380e0
+#   text hash     3e76d6e249d06adb
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

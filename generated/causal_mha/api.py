@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e0d697b1aa5e2f85
-#   text hash     789c18541eae49d8
+#   content hash  81e2adf9b81f123b
+#   text hash     cdb82cd449aa84da
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

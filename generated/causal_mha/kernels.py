@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e0d697b1aa5e2f85
-#   text hash     a0088787495afe15
+#   content hash  81e2adf9b81f123b
+#   text hash     3316e195f99927e5
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernels: Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e0d697b1aa5e2f85
-#   text hash     04acff1dd01c6a60
+#   content hash  81e2adf9b81f123b
+#   text hash     739c9f4fe9fc3bde
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e0d697b1aa5e2f85
-#   text hash     5be9db695e2d1940
+#   content hash  81e2adf9b81f123b
+#   text hash     bad10a7025e6295b
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

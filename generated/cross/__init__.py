@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c4e3571e6aa8e5b2
-#   text hash     3ffc039dc4785cd2
+#   content hash  578b4db8955472a8
+#   text hash     fc5e2a2870fbb037
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

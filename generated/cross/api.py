@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c4e3571e6aa8e5b2
-#   text hash     3370a7c283458703
+#   content hash  578b4db8955472a8
+#   text hash     e8735bb44b9bb134
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

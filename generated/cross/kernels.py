@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c4e3571e6aa8e5b2
-#   text hash     d7cf31d0175e7a0b
+#   content hash  578b4db8955472a8
+#   text hash     b108e3abb5d5782a
 #   render with   attnforge render specs/cross.yaml
 """The kernels: Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c4e3571e6aa8e5b2
-#   text hash     119b063461c50bc7
+#   content hash  578b4db8955472a8
+#   text hash     53a925b8261277e9
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

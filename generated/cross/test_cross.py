@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c4e3571e6aa8e5b2
-#   text hash     1a986c157d4725eb
+#   content hash  578b4db8955472a8
+#   text hash     3924a83a1d71da76
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

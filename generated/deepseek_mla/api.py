@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f81e5c35fb9e9aa8
-#   text hash     bfc2206e775e08c4
+#   content hash  3dc80574a07796d7
+#   text hash     69ffaa80a0c69140
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

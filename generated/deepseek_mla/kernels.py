@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f81e5c35fb9e9aa8
-#   text hash     8218dc46e09e78ba
+#   content hash  3dc80574a07796d7
+#   text hash     83b5f6b6ca447355
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernels: Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

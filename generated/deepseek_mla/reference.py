@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f81e5c35fb9e9aa8
-#   text hash     a193f49196ae024d
+#   content hash  3dc80574a07796d7
+#   text hash     3c409bbb53020aff
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f81e5c35fb9e9aa8
-#   text hash     f5f3f82da20c65d6
+#   content hash  3dc80574a07796d7
+#   text hash     0f8b5476b0237f23
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

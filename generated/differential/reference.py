@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  bbc56d03361493ec
-#   text hash     a63d51f6f7acf698
+#   content hash  246a5e183a770ccc
+#   text hash     9bef1ff3e0121e3a
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  bbc56d03361493ec
-#   text hash     7ff14aa0041b8bf2
+#   content hash  246a5e183a770ccc
+#   text hash     f61690ca218b24d1
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

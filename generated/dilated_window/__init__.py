@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  4b55f380fddbd89a
-#   text hash     3d7f3cb2d70d045e
+#   content hash  be1f95ee8ef7bbd6
+#   text hash     363bbbe031e9d61f
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

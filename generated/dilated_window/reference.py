@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  4b55f380fddbd89a
-#   text hash     e0df685b4102abcb
+#   content hash  be1f95ee8ef7bbd6
+#   text hash     d0b04fcb17821161
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

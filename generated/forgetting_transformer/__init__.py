@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  d53e71dea8657ea1
-#   text hash     21427f1175a5965d
+#   content hash  5de9453d7aa41c74
+#   text hash     78957a3ef058e632
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

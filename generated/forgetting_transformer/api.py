@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  d53e71dea8657ea1
-#   text hash     cde9be27e25331cf
+#   content hash  5de9453d7aa41c74
+#   text hash     e58b6bd9dc6eb434
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  d53e71dea8657ea1
-#   text hash     db7f1e29e0a1612a
+#   content hash  5de9453d7aa41c74
+#   text hash     3c710023242b1206
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  d53e71dea8657ea1
-#   text hash     89300bcfb5d5eb21
+#   content hash  5de9453d7aa41c74
+#   text hash     e61ec9e49aad05fc
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

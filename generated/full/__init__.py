@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  11fcc152a1db4b09
-#   text hash     260df063e0af78b6
+#   content hash  0d694d4f23eae339
+#   text hash     b079500e20527427
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  11fcc152a1db4b09
-#   text hash     f7c8efd7473ecb52
+#   content hash  0d694d4f23eae339
+#   text hash     853de1b719a00dc5
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  11fcc152a1db4b09
-#   text hash     5beacfead48185a2
+#   content hash  0d694d4f23eae339
+#   text hash     4b9e3a1ae2f85421
 #   render with   attnforge render specs/full.yaml
 """The kernels: Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  11fcc152a1db4b09
-#   text hash     9b8e940d9bf82a82
+#   content hash  0d694d4f23eae339
+#   text hash     f1798d665473e902
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  11fcc152a1db4b09
-#   text hash     2b495386b9fccfbc
+#   content hash  0d694d4f23eae339
+#   text hash     e7df95ac15a30d64
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

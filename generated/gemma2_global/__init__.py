@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  43589681cf119654
-#   text hash     e52b921ebd8d8588
+#   content hash  ba8be2325a027c50
+#   text hash     d349150a0c361dde
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

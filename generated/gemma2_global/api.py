@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  43589681cf119654
-#   text hash     036cedbbd1fbdc29
+#   content hash  ba8be2325a027c50
+#   text hash     ca3d26fc61de5c68
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  43589681cf119654
-#   text hash     b75946a8ce671761
+#   content hash  ba8be2325a027c50
+#   text hash     8b0aaa9666f3c0e1
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernels: The global layers of Gemma 2, with capped scores.
 

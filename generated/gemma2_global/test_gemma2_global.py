@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  43589681cf119654
-#   text hash     6ef872c33c0e4a7b
+#   content hash  ba8be2325a027c50
+#   text hash     e63a4fe8997420b4
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  28244024d1c1e649
-#   text hash     cfea6fbcaa91759c
+#   content hash  56cd45b6ed46f51c
+#   text hash     239a77c330a2ab7b
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  28244024d1c1e649
-#   text hash     c53cd57e8bc59b55
+#   content hash  56cd45b6ed46f51c
+#   text hash     b4ad20f4f43b85d0
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernels: The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  28244024d1c1e649
-#   text hash     d30108e27a385740
+#   content hash  56cd45b6ed46f51c
+#   text hash     a0ca02c6d5d5bc96
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  3c90ca14bc98202e
-#   text hash     d3ff6a7662117f25
+#   content hash  edf44e9095bf959d
+#   text hash     f129ed119ac4e834
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  3c90ca14bc98202e
-#   text hash     ede55d495a0cef4b
+#   content hash  edf44e9095bf959d
+#   text hash     40a0b10a2b68caf0
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

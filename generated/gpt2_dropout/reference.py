@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  3c90ca14bc98202e
-#   text hash     fb3893e8f2795faa
+#   content hash  edf44e9095bf959d
+#   text hash     af8f29edd6dd5cff
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  3c90ca14bc98202e
-#   text hash     3acfbd72dd04a981
+#   content hash  edf44e9095bf959d
+#   text hash     e0be7aa72e8a60ff
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d1a7b0abfcb0ac95
-#   text hash     a544bc0840a3c636
+#   content hash  5fb1654c49bcd67c
+#   text hash     251632d4ff2ee36a
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d1a7b0abfcb0ac95
-#   text hash     0918f9fc20851bcf
+#   content hash  5fb1654c49bcd67c
+#   text hash     1c07f919adf5624e
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernels: The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d1a7b0abfcb0ac95
-#   text hash     6c051c7e0c2d0fab
+#   content hash  5fb1654c49bcd67c
+#   text hash     3e3c443f92166530
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

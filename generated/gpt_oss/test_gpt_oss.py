@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d1a7b0abfcb0ac95
-#   text hash     f07a9cf31e83223d
+#   content hash  5fb1654c49bcd67c
+#   text hash     51494c8d227232a9
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

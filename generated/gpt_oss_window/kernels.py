@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  8697b4a85e00fd4a
-#   text hash     cc9f8e4663ab30ad
+#   content hash  bfd8bb36ef0ffafd
+#   text hash     129c8e6a49e05132
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernels: The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  8697b4a85e00fd4a
-#   text hash     c8240e4b1f70f6a5
+#   content hash  bfd8bb36ef0ffafd
+#   text hash     ec831f69de96766d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  8697b4a85e00fd4a
-#   text hash     1bcd1d93b6d773b4
+#   content hash  bfd8bb36ef0ffafd
+#   text hash     da79b55ce6567953
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f1fba8be174deb3b
-#   text hash     c17dd8301a6d9022
+#   content hash  6951be1dd6be6385
+#   text hash     59028fe577f39284
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

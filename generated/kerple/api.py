@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f1fba8be174deb3b
-#   text hash     c749a8094a414201
+#   content hash  6951be1dd6be6385
+#   text hash     ea7d504fb3edb182
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

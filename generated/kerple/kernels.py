@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f1fba8be174deb3b
-#   text hash     ad1d5a85a4993df3
+#   content hash  6951be1dd6be6385
+#   text hash     fb2a009b5d4cf8bb
 #   render with   attnforge render specs/kerple.yaml
 """The kernels: Causal attention that falls with the logarithm of the distance, at a learned rate.
 

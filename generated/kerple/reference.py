@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f1fba8be174deb3b
-#   text hash     23eea43d5d8257ab
+#   content hash  6951be1dd6be6385
+#   text hash     310758fa2b9130c2
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

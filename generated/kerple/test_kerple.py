@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f1fba8be174deb3b
-#   text hash     f9621aa6736a148b
+#   content hash  6951be1dd6be6385
+#   text hash     7d197ea834a0fcc6
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

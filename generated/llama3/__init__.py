@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d78492b2e4e4c765
-#   text hash     26844dea00d94544
+#   content hash  147723c0d8edc389
+#   text hash     2d7a796572cd189d
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d78492b2e4e4c765
-#   text hash     acbd45fc7c1ae2ec
+#   content hash  147723c0d8edc389
+#   text hash     d096cd3d4a9c7b41
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d78492b2e4e4c765
-#   text hash     e956977f2f0af86a
+#   content hash  147723c0d8edc389
+#   text hash     1e46a4468c1f58fc
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  84c68e61d700d76e
-#   text hash     39c798f0ecc434aa
+#   content hash  8d4de5332588aca1
+#   text hash     bc980224aead8216
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  84c68e61d700d76e
-#   text hash     82e8bd35122c4fc6
+#   content hash  8d4de5332588aca1
+#   text hash     8944213a9714e67f
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  702e0a2cdd19fdea
-#   text hash     5904787432816846
+#   content hash  a5ba5069b9f23be6
+#   text hash     0c0a4fa332759107
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernels: Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

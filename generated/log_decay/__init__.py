@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  28e6d6f59427044e
-#   text hash     308cd670060ba4b1
+#   content hash  d229c6ca4c18f6fe
+#   text hash     d333bb1a509bff8d
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

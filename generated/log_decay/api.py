@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  28e6d6f59427044e
-#   text hash     08e0216fe1e4a79c
+#   content hash  d229c6ca4c18f6fe
+#   text hash     213a3aca4aab0416
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  28e6d6f59427044e
-#   text hash     55ee9525e98d3738
+#   content hash  d229c6ca4c18f6fe
+#   text hash     2a344650c1ef196f
 #   render with   attnforge render specs/log_decay.yaml
 """The kernels: Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  28e6d6f59427044e
-#   text hash     ddd63e73004fd692
+#   content hash  d229c6ca4c18f6fe
+#   text hash     0b08e5e9884f859b
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

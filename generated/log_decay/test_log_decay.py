@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  28e6d6f59427044e
-#   text hash     0bf524f140424c93
+#   content hash  d229c6ca4c18f6fe
+#   text hash     4393a16b6173da26
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  0b98ef92b8fb9682
-#   text hash     f9faa8cff8a3013a
+#   content hash  c03e2dfcdc33d8ba
+#   text hash     3224bc26dee7dcbf
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  0b98ef92b8fb9682
-#   text hash     9e724e482ed4a729
+#   content hash  c03e2dfcdc33d8ba
+#   text hash     1f43f5ec6b2b35b0
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  0b98ef92b8fb9682
-#   text hash     08eda0741f97422f
+#   content hash  c03e2dfcdc33d8ba
+#   text hash     a6d51d50fbafe895
 #   render with   attnforge render specs/longformer.yaml
 """The kernels: A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  0b98ef92b8fb9682
-#   text hash     8f6fd7d5415f3999
+#   content hash  c03e2dfcdc33d8ba
+#   text hash     6ae8d4477ef58cea
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

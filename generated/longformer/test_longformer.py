@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  0b98ef92b8fb9682
-#   text hash     f4154d2e8b3b8c5d
+#   content hash  c03e2dfcdc33d8ba
+#   text hash     99b5634e6933b275
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7e0009bc7ea96957
-#   text hash     30e7e4884fb0a9e1
+#   content hash  7f2f25b9511bee05
+#   text hash     bad94c90d4e9264d
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

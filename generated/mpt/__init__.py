@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1b5ab48e8235e069
-#   text hash     e4ecc2a8ffc3a02e
+#   content hash  7bc8198e55ffffcf
+#   text hash     e3ae57944e1b4acb
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1b5ab48e8235e069
-#   text hash     4c123e77467af9d1
+#   content hash  7bc8198e55ffffcf
+#   text hash     ff3189b43f40da44
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1b5ab48e8235e069
-#   text hash     bb3b97f32b6eee5b
+#   content hash  7bc8198e55ffffcf
+#   text hash     8eeb6898a55ba313
 #   render with   attnforge render specs/mpt.yaml
 """The kernels: Attention with a prefix and linear biases.
 

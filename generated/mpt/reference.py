@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1b5ab48e8235e069
-#   text hash     a3f07a8bc7d3e4cd
+#   content hash  7bc8198e55ffffcf
+#   text hash     c1cfd27daec62272
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

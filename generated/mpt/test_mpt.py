@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1b5ab48e8235e069
-#   text hash     cc469373c4bc800b
+#   content hash  7bc8198e55ffffcf
+#   text hash     b012babbd756a5e8
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  e1d458033dc98cff
-#   text hash     58e6d6b50d1811ce
+#   content hash  6452ed86f79adc33
+#   text hash     58987c7185fc883e
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  e1d458033dc98cff
-#   text hash     daa35c780d433628
+#   content hash  6452ed86f79adc33
+#   text hash     720d7b12d17322f4
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  e1d458033dc98cff
-#   text hash     bac90b48c1ba28fb
+#   content hash  6452ed86f79adc33
+#   text hash     6ffda86777fd9060
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

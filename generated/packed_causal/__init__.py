@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ef347a531d23aedd
-#   text hash     394f3af0aa7ed529
+#   content hash  bca96401aca72772
+#   text hash     3dd4e4f7d2ed1058
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

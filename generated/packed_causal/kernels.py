@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ef347a531d23aedd
-#   text hash     f4ff0a7d44243211
+#   content hash  bca96401aca72772
+#   text hash     a9de43bb33a88b90
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernels: Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ef347a531d23aedd
-#   text hash     c56d278eb779a6a0
+#   content hash  bca96401aca72772
+#   text hash     b550d933a9a24490
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  d465797237adac53
-#   text hash     00a483f259012267
+#   content hash  6d9b8f7ed88c40b6
+#   text hash     06f5a82c2d2017fb
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

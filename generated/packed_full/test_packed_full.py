@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  d465797237adac53
-#   text hash     f11dd22c9dc76bcd
+#   content hash  6d9b8f7ed88c40b6
+#   text hash     35eab9f90cb15681
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a5b1253ecd7cb772
-#   text hash     a9794bb4e4b2bc49
+#   content hash  5619ab914225e5f9
+#   text hash     1b917fb927363761
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

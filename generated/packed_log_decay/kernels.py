@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a5b1253ecd7cb772
-#   text hash     a6e097f6afe561bd
+#   content hash  5619ab914225e5f9
+#   text hash     3d6db734f04847e7
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The kernels: Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a5b1253ecd7cb772
-#   text hash     41610595a71bf0f8
+#   content hash  5619ab914225e5f9
+#   text hash     cf90a246982814b1
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

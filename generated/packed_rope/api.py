@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  166885f5e29ad600
-#   text hash     4320bc11e10be0dd
+#   content hash  7f1bd32e3dad2fb6
+#   text hash     543127b060c1d4fd
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

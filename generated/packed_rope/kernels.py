@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  166885f5e29ad600
-#   text hash     c2f6d5378704c9dc
+#   content hash  7f1bd32e3dad2fb6
+#   text hash     c83f530b3783ee0e
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernels: Causal attention with rotary embedding for sequences packed into one tensor.
 

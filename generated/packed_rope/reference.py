@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  166885f5e29ad600
-#   text hash     dade6775827bc12d
+#   content hash  7f1bd32e3dad2fb6
+#   text hash     0d4bf140c849ab92
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6735ebc3ccc098b9
-#   text hash     9f87bced58e67421
+#   content hash  e5888d4ea7609f57
+#   text hash     8d547b47e18780ae
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6735ebc3ccc098b9
-#   text hash     4bd8b2a9cfa5c583
+#   content hash  e5888d4ea7609f57
+#   text hash     792cb688da8e203d
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

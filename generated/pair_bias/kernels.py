@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6735ebc3ccc098b9
-#   text hash     5d55aa83d156ee9a
+#   content hash  e5888d4ea7609f57
+#   text hash     cfcd34680e80ec71
 #   render with   attnforge render specs/pair_bias.yaml
 """The kernels: Attention with a learned bias for each pair of positions.
 

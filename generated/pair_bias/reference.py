@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6735ebc3ccc098b9
-#   text hash     6de6f73b5c0b42f5
+#   content hash  e5888d4ea7609f57
+#   text hash     5c77b7b955f525fa
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

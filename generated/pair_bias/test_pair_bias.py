@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6735ebc3ccc098b9
-#   text hash     e5f784bf6f86ff8c
+#   content hash  e5888d4ea7609f57
+#   text hash     432bce277fdc344c
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0319d9f35e4fa67e
-#   text hash     0fb057794dc672e8
+#   content hash  a2f44c0564dbbae6
+#   text hash     f2894514378d32c1
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0319d9f35e4fa67e
-#   text hash     fe54ab8bc92d85e5
+#   content hash  a2f44c0564dbbae6
+#   text hash     9a679bde72236e60
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

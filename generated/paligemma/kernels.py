@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0319d9f35e4fa67e
-#   text hash     8ae6993d8b7dad21
+#   content hash  a2f44c0564dbbae6
+#   text hash     d3547d9b71dbcd26
 #   render with   attnforge render specs/paligemma.yaml
 """The kernels: An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0319d9f35e4fa67e
-#   text hash     65e87ea490116c34
+#   content hash  a2f44c0564dbbae6
+#   text hash     83744449560d4647
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  297249a08d34c701
-#   text hash     5eb2f61bb9e36a50
+#   content hash  defd2c39fbb854cd
+#   text hash     b2d4d4c89179a64a
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  297249a08d34c701
-#   text hash     55d33efcb98b6aa5
+#   content hash  defd2c39fbb854cd
+#   text hash     915a7ed6894eb951
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

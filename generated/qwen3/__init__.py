@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0fe45e9786f9c31e
-#   text hash     fbb7e3d7c2db93ea
+#   content hash  462c752a80610d60
+#   text hash     8fd1beab63caad1f
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

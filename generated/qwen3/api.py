@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0fe45e9786f9c31e
-#   text hash     f2dcb9990168b1f1
+#   content hash  462c752a80610d60
+#   text hash     49073c326fd4c804
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

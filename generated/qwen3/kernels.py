@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0fe45e9786f9c31e
-#   text hash     f69c08d92443ab79
+#   content hash  462c752a80610d60
+#   text hash     cf44ae23f0ea2d69
 #   render with   attnforge render specs/qwen3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

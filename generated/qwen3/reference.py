@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0fe45e9786f9c31e
-#   text hash     c37f1c5b43b06cb0
+#   content hash  462c752a80610d60
+#   text hash     5153cf9d67e3769e
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

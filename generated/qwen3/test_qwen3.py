@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0fe45e9786f9c31e
-#   text hash     ad93f653b804da03
+#   content hash  462c752a80610d60
+#   text hash     f2032dc5de30eec1
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  6d874af7183f1b30
-#   text hash     94632a03152345c8
+#   content hash  b5cd3ee33761e41e
+#   text hash     88d1dc8857ad4976
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  6d874af7183f1b30
-#   text hash     608e8d199b3cab93
+#   content hash  b5cd3ee33761e41e
+#   text hash     e803c168fad16870
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

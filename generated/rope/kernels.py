@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  6d874af7183f1b30
-#   text hash     fe44a201ec31d41d
+#   content hash  b5cd3ee33761e41e
+#   text hash     bb57035829f9c0f4
 #   render with   attnforge render specs/rope.yaml
 """The kernels: Causal attention with rotary embedding, and as many key heads as query heads.
 

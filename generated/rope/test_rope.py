@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  6d874af7183f1b30
-#   text hash     409b62cc805881f1
+#   content hash  b5cd3ee33761e41e
+#   text hash     190df89c6c9ee41d
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  2539ef0756ab2265
-#   text hash     b89f94d0f4398c6f
+#   content hash  b3ace98b55570a95
+#   text hash     19c8726954ce23cf
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

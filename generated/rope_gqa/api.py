@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  2539ef0756ab2265
-#   text hash     40e1ec27024dbe79
+#   content hash  b3ace98b55570a95
+#   text hash     052bd9e83c65c9b2
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

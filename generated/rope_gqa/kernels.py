@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  2539ef0756ab2265
-#   text hash     d3719da1688fbd03
+#   content hash  b3ace98b55570a95
+#   text hash     e4a6e84d39a626f1
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  2539ef0756ab2265
-#   text hash     dc4cdba57956c971
+#   content hash  b3ace98b55570a95
+#   text hash     19d3771f48a76aba
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  2539ef0756ab2265
-#   text hash     52f08901752c98f0
+#   content hash  b3ace98b55570a95
+#   text hash     98a2fdfbe919ddb8
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  0eeba8e164fe3923
-#   text hash     5a6f7be260b44998
+#   content hash  ab2a674f4f71f085
+#   text hash     e11c30f2e38bd2b2
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  0eeba8e164fe3923
-#   text hash     a785c0c6f3218541
+#   content hash  ab2a674f4f71f085
+#   text hash     698dd83fb6d329dd
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

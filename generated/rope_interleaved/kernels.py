@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  0eeba8e164fe3923
-#   text hash     282c5f9a2fd3598d
+#   content hash  ab2a674f4f71f085
+#   text hash     ea9773cbb6e1d250
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernels: Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  0eeba8e164fe3923
-#   text hash     a7ab5f5d0512d675
+#   content hash  ab2a674f4f71f085
+#   text hash     c15b4b8d576cf86c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  0eeba8e164fe3923
-#   text hash     24f55019d390ca1c
+#   content hash  ab2a674f4f71f085
+#   text hash     426b791685a8de1e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

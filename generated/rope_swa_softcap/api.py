@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0b97df97a119b466
-#   text hash     f4ee17d4af85881f
+#   content hash  d6e257ab7dade4e8
+#   text hash     c2de551b613f9c43
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0b97df97a119b466
-#   text hash     4cfb075f98ee81c9
+#   content hash  d6e257ab7dade4e8
+#   text hash     25e32b809254aec6
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernels: Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

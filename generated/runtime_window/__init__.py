@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  d0be6e16b0ac57cf
-#   text hash     0e2417d71d0a261c
+#   content hash  0442732fd1ec6375
+#   text hash     cf94ecb60eaac51b
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

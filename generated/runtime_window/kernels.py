@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  d0be6e16b0ac57cf
-#   text hash     10242660f753ec2d
+#   content hash  0442732fd1ec6375
+#   text hash     e7c22788afdefd2b
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernels: Causal attention to the most recent keys, as many as each call says.
 

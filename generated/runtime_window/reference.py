@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  d0be6e16b0ac57cf
-#   text hash     e873a4977aa465c9
+#   content hash  0442732fd1ec6375
+#   text hash     d04f7e38e00c4695
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

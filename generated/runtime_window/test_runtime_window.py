@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  d0be6e16b0ac57cf
-#   text hash     05e647e08d58de45
+#   content hash  0442732fd1ec6375
+#   text hash     6863c5e110946e17
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e28f79e320ae2a2a
-#   text hash     46f5014c1778e19f
+#   content hash  b083357e3e78e2f4
+#   text hash     a1297b1da80219b3
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

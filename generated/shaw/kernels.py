@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e28f79e320ae2a2a
-#   text hash     79a446fe7aac4570
+#   content hash  b083357e3e78e2f4
+#   text hash     a8f4813302f65e33
 #   render with   attnforge render specs/shaw.yaml
 """The kernels: Attention in which each query gives each distance up to 16 a score of its own.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5a30fc70ff7f5015
-#   text hash     72c1beabebab1257
+#   content hash  f288027505aa4ed8
+#   text hash     216df539d9b14bdd
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5a30fc70ff7f5015
-#   text hash     155237df88a4116e
+#   content hash  f288027505aa4ed8
+#   text hash     388d525003151193
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

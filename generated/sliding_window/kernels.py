@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5a30fc70ff7f5015
-#   text hash     4c12bd3e82022de2
+#   content hash  f288027505aa4ed8
+#   text hash     93f1830b9ad93d25
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernels: Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5a30fc70ff7f5015
-#   text hash     1792d2f877a13bec
+#   content hash  f288027505aa4ed8
+#   text hash     1d0c0e56c277bc9f
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5a30fc70ff7f5015
-#   text hash     e13679fcb66dd06a
+#   content hash  f288027505aa4ed8
+#   text hash     c28b8db28a4fbcff
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6c27818fc903f322
-#   text hash     777acba098228ad6
+#   content hash  34abd127fae96138
+#   text hash     aaad09c99c747405
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

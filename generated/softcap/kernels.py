@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6c27818fc903f322
-#   text hash     0acdc6603bf1f54f
+#   content hash  34abd127fae96138
+#   text hash     b552984dfed5e150
 #   render with   attnforge render specs/softcap.yaml
 """The kernels: Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6c27818fc903f322
-#   text hash     275ea119cc40c636
+#   content hash  34abd127fae96138
+#   text hash     73eaea8d0967a802
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6c27818fc903f322
-#   text hash     e6fb16de34b4a038
+#   content hash  34abd127fae96138
+#   text hash     4c9aa84305d3960f
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  2758fe708474c7df
-#   text hash     a5267b33de801a56
+#   content hash  247a12133014ed43
+#   text hash     e6ecdc5070dd272c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernels: Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

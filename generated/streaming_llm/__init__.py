@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  801b4bf5f2af1e27
-#   text hash     c4bafa819e272c7f
+#   content hash  8d4f5e62d587d667
+#   text hash     ad6ae015030e5dc9
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

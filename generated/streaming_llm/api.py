@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  801b4bf5f2af1e27
-#   text hash     dcc2b41055912985
+#   content hash  8d4f5e62d587d667
+#   text hash     7db3da59dccb1e27
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

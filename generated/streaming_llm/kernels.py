@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  801b4bf5f2af1e27
-#   text hash     43aa395aba88f4d5
+#   content hash  8d4f5e62d587d667
+#   text hash     b35313fe7fe8cf61
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernels: Causal attention to the 1024 most recent keys and to the first four.
 

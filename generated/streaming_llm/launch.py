@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  801b4bf5f2af1e27
-#   text hash     06c4ad36d13725d2
+#   content hash  8d4f5e62d587d667
+#   text hash     d5ff44838d05cc5a
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -21,20 +21,39 @@ INTERPRETED = triton.knobs.runtime.interpret
 
 # (BLOCK_M, BLOCK_N, warps, stages) by kernel and head size, the best first; those after it need less shared memory
 HALF = {
-    "forward": {
-        64: ((128, 64, 4, 3), (128, 64, 4, 2), (64, 64, 4, 2), (32, 32, 4, 1)),
-        128: ((128, 64, 4, 2), (64, 64, 4, 2), (64, 32, 4, 2), (32, 32, 4, 1)),
-        256: ((128, 64, 8, 2), (128, 32, 8, 3), (64, 32, 4, 2), (32, 32, 4, 1), (32, 16, 4, 1)),
+    "sm_90": {
+        "forward": {
+            64: ((128, 64, 4, 3), (128, 64, 4, 2), (64, 64, 4, 2), (32, 32, 4, 1)),
+            128: ((128, 64, 4, 2), (64, 64, 4, 2), (64, 32, 4, 2), (32, 32, 4, 1)),
+            256: ((128, 64, 8, 2), (128, 32, 8, 3), (64, 32, 4, 2), (32, 32, 4, 1), (32, 16, 4, 1)),
+        },
+        "backward_dkv": {
+            64: ((64, 64, 4, 3), (64, 64, 4, 1), (32, 32, 4, 1)),
+            128: ((32, 64, 4, 3), (32, 64, 4, 1), (32, 32, 4, 1)),
+            256: ((64, 64, 8, 2), (32, 64, 8, 1), (16, 32, 4, 1)),
+        },
+        "backward_dq": {
+            64: ((128, 64, 4, 3), (64, 64, 4, 3), (64, 64, 4, 1), (32, 32, 4, 1)),
+            128: ((64, 64, 4, 2), (64, 32, 4, 1), (32, 32, 4, 1)),
+            256: ((128, 32, 8, 3), (64, 32, 4, 2), (64, 32, 4, 1), (32, 16, 4, 1)),
+        },
     },
-    "backward_dkv": {
-        64: ((64, 64, 4, 3), (64, 64, 4, 1), (32, 32, 4, 1)),
-        128: ((32, 64, 4, 3), (32, 64, 4, 1), (32, 32, 4, 1)),
-        256: ((64, 64, 8, 2), (32, 64, 8, 1), (16, 32, 4, 1)),
-    },
-    "backward_dq": {
-        64: ((128, 64, 4, 3), (64, 64, 4, 3), (64, 64, 4, 1), (32, 32, 4, 1)),
-        128: ((64, 64, 4, 2), (64, 32, 4, 1), (32, 32, 4, 1)),
-        256: ((128, 32, 8, 3), (64, 32, 4, 2), (64, 32, 4, 1), (32, 16, 4, 1)),
+    "sm_80": {
+        "forward": {
+            64: ((128, 64, 4, 3), (128, 64, 4, 2), (64, 64, 4, 2), (32, 32, 4, 1)),
+            128: ((128, 64, 8, 3), (128, 64, 8, 2), (64, 32, 4, 2), (32, 32, 4, 1)),
+            256: ((64, 64, 8, 2), (64, 64, 8, 1), (64, 32, 8, 1), (32, 32, 4, 1), (32, 16, 4, 1)),
+        },
+        "backward_dkv": {
+            64: ((32, 64, 4, 2), (32, 32, 4, 2), (32, 32, 4, 1)),
+            128: ((64, 64, 8, 2), (32, 64, 8, 2), (32, 32, 4, 1)),
+            256: ((32, 32, 8, 2), (16, 32, 4, 1)),
+        },
+        "backward_dq": {
+            64: ((64, 64, 4, 3), (64, 64, 4, 1), (32, 32, 4, 1)),
+            128: ((64, 64, 4, 2), (64, 32, 4, 2), (32, 32, 4, 1)),
+            256: ((64, 32, 8, 2), (64, 32, 8, 1), (32, 32, 4, 2), (32, 16, 4, 1)),
+        },
     },
 }
 SINGLE = {
@@ -250,7 +269,7 @@ def _run(name, launch, q, v):
     """Launches a kernel with the best tile shape that this GPU has the shared memory for."""
     if INTERPRETED:
         return launch(32, 32, 4, 1)
-    shapes = (SINGLE if q.dtype == torch.float32 else HALF)[name]
+    shapes = (SINGLE if q.dtype == torch.float32 else HALF[_architecture(q.device)])[name]
     size = next(size for size in shapes if max(q.shape[-1], v.shape[-1]) <= size)
     key = (name, q.device, q.dtype, _padded(q), _padded(v))
     with _current(q):
@@ -263,6 +282,12 @@ def _run(name, launch, q, v):
             else:
                 _fitting[key] = i
                 return
+
+
+@functools.cache
+def _architecture(device):
+    """The architecture whose tile shapes serve a GPU."""
+    return "sm_90" if torch.version.hip is None and torch.cuda.get_device_capability(device)[0] in (9, 10) else "sm_80"
 
 
 def _current(x):

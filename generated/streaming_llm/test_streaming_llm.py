@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  801b4bf5f2af1e27
-#   text hash     9d943c800aa6b87c
+#   content hash  8d4f5e62d587d667
+#   text hash     a935d1ecab5f759b
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

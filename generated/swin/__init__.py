@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d9008dab1c1cf500
-#   text hash     d02a2fc98ff6aff8
+#   content hash  04908029300aed61
+#   text hash     a4ddce1c636445fc
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d9008dab1c1cf500
-#   text hash     6a1a1ee4855ba342
+#   content hash  04908029300aed61
+#   text hash     1a39ee07045fa60d
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d9008dab1c1cf500
-#   text hash     1c056cb2e0686fa0
+#   content hash  04908029300aed61
+#   text hash     c1bb9d20a82b3b4d
 #   render with   attnforge render specs/swin.yaml
 """The kernels: Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

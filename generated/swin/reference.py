@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d9008dab1c1cf500
-#   text hash     f3069318810e129c
+#   content hash  04908029300aed61
+#   text hash     5d95c2d747299286
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d9008dab1c1cf500
-#   text hash     f8171fb3aa7ca447
+#   content hash  04908029300aed61
+#   text hash     84edf8a787544974
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

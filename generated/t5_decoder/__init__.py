@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c94e9ab5e6c63b4c
-#   text hash     9d6bc119b107d638
+#   content hash  765e8083296928ad
+#   text hash     ae5dedf8e7bba9b4
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

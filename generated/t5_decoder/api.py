@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c94e9ab5e6c63b4c
-#   text hash     dae8e8405ab7bfef
+#   content hash  765e8083296928ad
+#   text hash     e8957efb7a4eaa97
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c94e9ab5e6c63b4c
-#   text hash     a511e838fe8e1640
+#   content hash  765e8083296928ad
+#   text hash     57feee8959810c74
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

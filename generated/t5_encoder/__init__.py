@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5b3f3a6d1ff7b3c5
-#   text hash     06940147a556bb1b
+#   content hash  c7715fced7999dfe
+#   text hash     85a613888056bf4b
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5b3f3a6d1ff7b3c5
-#   text hash     b1988560a016a5f4
+#   content hash  c7715fced7999dfe
+#   text hash     bb5d9f867b87a8f5
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

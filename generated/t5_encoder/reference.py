@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5b3f3a6d1ff7b3c5
-#   text hash     9a951194c7219aa4
+#   content hash  c7715fced7999dfe
+#   text hash     78eb8ee5b153bc3a
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5b3f3a6d1ff7b3c5
-#   text hash     20fb594781a28cf7
+#   content hash  c7715fced7999dfe
+#   text hash     6b12bbb34a507b45
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  662dadec09b4d7ac
-#   text hash     bf81601ed873e8fb
+#   content hash  ac3f9b3f53d5eb7d
+#   text hash     6554ef7dc6b5fee0
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  662dadec09b4d7ac
-#   text hash     9b4f9ebdf84e1ad5
+#   content hash  ac3f9b3f53d5eb7d
+#   text hash     904d9c57471c0755
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c83df1332b1aa5ec
-#   text hash     10f8f552d2b403a5
+#   content hash  551d09d7a7efc014
+#   text hash     7ff2b14f40226150
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

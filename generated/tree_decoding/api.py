@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c83df1332b1aa5ec
-#   text hash     ab08c1f1c533f206
+#   content hash  551d09d7a7efc014
+#   text hash     b14e34784cdc03ee
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

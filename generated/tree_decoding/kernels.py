@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c83df1332b1aa5ec
-#   text hash     e00570d73d9baad0
+#   content hash  551d09d7a7efc014
+#   text hash     4acd55448411b8c9
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernels: A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

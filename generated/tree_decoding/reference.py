@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c83df1332b1aa5ec
-#   text hash     200b69195b784e3b
+#   content hash  551d09d7a7efc014
+#   text hash     72953be3dc845593
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

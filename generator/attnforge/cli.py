@@ -213,8 +213,9 @@ def inspect(spec: str, archs: str, head_dim: int, dtype: str) -> None:
     package, planned = _packages([spec])[0], plan.build(_one(spec))
     with tempfile.TemporaryDirectory(prefix="attnforge-") as folder:
         cases = compile.cases(package, planned, Path(folder), head_dim, dtype)
+        found = {arch: cases.of(arch) for arch in targets}
         title = f"{package.name}, head size {head_dim}, {dtype}"
-        if not compile.report(title, cases, targets):
+        if not compile.report(title, found, targets):
             sys.exit(DIFFERENT)
 
 

@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ import click
 from . import emit
 from .faces import Kernel
 from .plan import Plan
-from .tiles import Tile
+from .tiles import Table, Tile
 
 
 class _Unit(NamedTuple):
@@ -98,21 +98,41 @@ def targets(names: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def cases(package: emit.Package, planned: Plan, folder: Path, head_dim: int, dtype: str) -> list[Case]:
-    """One launch of each kernel of a package, which is written into the folder."""
+class Cases(NamedTuple):
+    """The kernels of a package, for calls of one head size and type."""
+
+    planned: Plan
+    kernels: Any  # the module
+    head_dim: int
+    dtype: str
+
+    def of(self, arch: str) -> list[Case]:
+        """One launch of each kernel with the tiles that an architecture gets first."""
+        table = self.planned.tables.of(arch, self.dtype)
+        return [self.case(kernel, self.tiles(kernel, table)[0]) for kernel in self.planned.faces.kernels]
+
+    def tiles(self, kernel: Kernel, table: Table) -> tuple[Tile, ...]:
+        """The tiles of a kernel; those without a row in the table have few of them, and they are small."""
+        sizes = table.get(kernel.name, {256: (Tile(64, 64, 4, 3),)})
+        return next(sizes[size] for size in sizes if self.head_dim <= size)
+
+    def case(self, kernel: Kernel, tile: Tile) -> Case:
+        """A launch with a tile."""
+        return _case(kernel, getattr(self.kernels, kernel.name), self.planned, self.head_dim, self.dtype, tile)
+
+
+def cases(package: emit.Package, planned: Plan, folder: Path, head_dim: int, dtype: str) -> Cases:
+    """The kernels of a package, which is written into the folder."""
     emit.write([package], folder / "generated")
     sys.path.insert(0, str(folder))
     try:
         kernels = importlib.import_module(f"generated.{package.name}.kernels")
     finally:
         sys.path.remove(str(folder))
-    return [_case(kernel, getattr(kernels, kernel.name), planned, head_dim, dtype) for kernel in planned.faces.kernels]
+    return Cases(planned, kernels, head_dim, dtype)
 
 
-def _case(kernel: Kernel, function: Any, planned: Plan, head_dim: int, dtype: str) -> Case:
-    table = planned.tables[1 if dtype == "fp32" else 0]
-    shapes = table.get(kernel.name, {256: (Tile(64, 64, 4, 3),)})
-    tile = next(shapes[size][0] for size in shapes if head_dim <= size)
+def _case(kernel: Kernel, function: Any, planned: Plan, head_dim: int, dtype: str, tile: Tile) -> Case:
     rope = planned.spec.rope
     half = (rope.dims if rope and rope.dims else head_dim) // 2
     columns = max(16, _power_of_2(head_dim))
@@ -137,8 +157,8 @@ def _power_of_2(size: int) -> int:
     return 1 << max(size - 1, 0).bit_length()
 
 
-def report(title: str, found: Sequence[Case], archs: dict[str, Any]) -> bool:
-    """Prints a table of every kernel and architecture; False if one did not compile."""
+def report(title: str, found: Mapping[str, Sequence[Case]], archs: Mapping[str, Any]) -> bool:
+    """Prints a table of every architecture's kernels; False if one did not compile."""
     from rich.console import Console
     from rich.table import Table
 
@@ -147,8 +167,8 @@ def report(title: str, found: Sequence[Case], archs: dict[str, Any]) -> bool:
         table.add_column(column, justify="left" if column in ("kernel", "arch", "matrix instructions") else "right")
     failures: list[str] = []
     warnings: list[str] = []
-    for case in found:
-        for arch, target in archs.items():
+    for arch, target in archs.items():
+        for case in found[arch]:
             try:
                 made = measured(case, target)
             except Exception as error:  # whatever the compiler raises; the other kernels are still of interest

@@ -77,7 +77,7 @@ class Plan:
     key_skips: Skips | None  # how programs that own queries skip tiles by what the call gives
     query_skips: Skips | None
     helpers: tuple[str, ...]
-    tables: tuple[tiles.Table, ...]
+    tables: tiles.Tables
 
     @property
     def totals(self) -> tuple[str, ...]:
@@ -212,7 +212,11 @@ def build(spec: Spec) -> Plan:
     key_skips, query_skips = (found if (found := Skips(spec, side)).any else None for side in SIDES)
     helpers = {name for view in views for name in view.helpers} | set(walk.helpers(spec))
     helpers |= {name for skips in (key_skips, query_skips) if skips for name in skips.helpers}
-    pairs = [pair.kernel.name for pair in faces.pairs]
+    given, pairs = tiles.tables(_loaded(spec, by_query)), [pair.kernel.name for pair in faces.pairs]
+
+    def also(table: tiles.Table) -> tiles.Table:
+        return table | dict.fromkeys(pairs, table["backward_dkv"])
+
     return Plan(
         spec,
         tuple(_arguments(spec)),
@@ -224,8 +228,14 @@ def build(spec: Spec) -> Plan:
         key_skips,
         query_skips,
         tuple(sorted(helpers)),
-        tuple(table | dict.fromkeys(pairs, table["backward_dkv"]) for table in (tiles.HALF, tiles.SINGLE)),
+        tiles.Tables({arch: also(table) for arch, table in given.half.items()}, also(given.single)),
     )
+
+
+def _loaded(spec: Spec, view: View) -> bool:
+    """Whether terms load floats for each key, or anything for each score: then other tiles are best."""
+    rows = [leaf.input.dtype == "float" for leaf in view.leaves if leaf.form == "row"]
+    return spec.dropout or any(rows) or any(leaf.form in ("pair", "entry") for leaf in view.leaves)
 
 
 # beyond it the sums of two positions or bounds could leave int32

@@ -1,8 +1,12 @@
-"""Tile shapes by kernel, element size and head size; the best first, those after it need less shared memory."""
+"""Tile shapes by kernel, architecture, element size and head size, as `tiles.yaml` has them."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import functools
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
 
 
 class Tile(NamedTuple):
@@ -15,39 +19,38 @@ class Tile(NamedTuple):
 
 
 Table = dict[str, dict[int, tuple[Tile, ...]]]
+"""Tiles by kernel and by head sizes up to the key; the best first, those after it need less shared memory."""
 
-# head sizes up to the key; the first of each measured on an NVIDIA H200, the others for GPUs with less shared memory
-HALF: Table = {
-    "forward": {
-        64: (Tile(128, 64, 4, 3), Tile(128, 64, 4, 2), Tile(64, 64, 4, 2), Tile(32, 32, 4, 1)),
-        128: (Tile(128, 64, 4, 2), Tile(64, 64, 4, 2), Tile(64, 32, 4, 2), Tile(32, 32, 4, 1)),
-        256: (Tile(128, 64, 8, 2), Tile(128, 32, 8, 3), Tile(64, 32, 4, 2), Tile(32, 32, 4, 1), Tile(32, 16, 4, 1)),
-    },
-    "backward_dkv": {
-        64: (Tile(64, 64, 4, 3), Tile(64, 64, 4, 1), Tile(32, 32, 4, 1)),
-        128: (Tile(32, 64, 4, 3), Tile(32, 64, 4, 1), Tile(32, 32, 4, 1)),
-        256: (Tile(64, 64, 8, 2), Tile(32, 64, 8, 1), Tile(16, 32, 4, 1)),
-    },
-    "backward_dq": {
-        64: (Tile(128, 64, 4, 3), Tile(64, 64, 4, 3), Tile(64, 64, 4, 1), Tile(32, 32, 4, 1)),
-        128: (Tile(64, 64, 4, 2), Tile(64, 32, 4, 1), Tile(32, 32, 4, 1)),
-        256: (Tile(128, 32, 8, 3), Tile(64, 32, 4, 2), Tile(64, 32, 4, 1), Tile(32, 16, 4, 1)),
-    },
-}
-SINGLE: Table = {
-    "forward": {
-        64: (Tile(32, 32, 4, 1),),
-        128: (Tile(32, 64, 8, 1), Tile(32, 32, 4, 1)),
-        256: (Tile(32, 64, 16, 1), Tile(32, 32, 8, 1), Tile(16, 16, 4, 1)),
-    },
-    "backward_dkv": {
-        64: (Tile(16, 32, 4, 1),),
-        128: (Tile(32, 32, 8, 1), Tile(16, 32, 4, 1)),
-        256: (Tile(64, 32, 16, 1), Tile(32, 32, 16, 1), Tile(16, 16, 4, 1)),
-    },
-    "backward_dq": {
-        64: (Tile(16, 32, 4, 1),),
-        128: (Tile(32, 32, 8, 1), Tile(16, 32, 4, 1)),
-        256: (Tile(32, 64, 16, 1), Tile(16, 32, 8, 1), Tile(16, 16, 4, 1)),
-    },
-}
+
+class Tables(NamedTuple):
+    """The tables of all GPUs."""
+
+    half: dict[str, Table]  # of float16 and bfloat16, by family
+    single: Table  # of float32
+
+    def of(self, arch: str, dtype: str) -> Table:
+        """The table for an architecture such as sm_90, and fp16, bf16 or fp32."""
+        return self.single if dtype == "fp32" else self.half[family(arch)]
+
+
+def family(arch: str) -> str:
+    """Whose table serves an architecture: generated code tells it by the same rule."""
+    major = arch.removeprefix("sm_")[:-1]
+    return "sm_90" if arch.startswith("sm_") and major in ("9", "10") else "sm_80"
+
+
+@functools.cache
+def tables(loaded: bool) -> Tables:
+    """The tables that come with the generator; `loaded`, for variants whose terms load a lot."""
+    found = yaml.safe_load((Path(__file__).parent / "tiles.yaml").read_text(encoding="utf-8"))
+    return Tables(
+        {arch: _table(given, loaded) for arch, given in found["half"].items()}, _table(found["single"], loaded)
+    )
+
+
+def _table(given: dict[str, Any], loaded: bool) -> Table:
+    special = given.get("loaded", {}) if loaded else {}
+    return {
+        kernel: {size: tuple(Tile(*tile) for tile in row) for size, row in (sizes | special.get(kernel, {})).items()}
+        for kernel, sizes in given["plain"].items()
+    }

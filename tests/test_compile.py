@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 import attnforge
 from attnforge import compile
@@ -184,14 +186,27 @@ def test_no_extreme_is_taken_of_a_negative_integer(tmp_path: Path) -> None:
     assert all(wrong == 0 for _, wrong in found.values()), found
 
 
+TILED = ("forward", "backward_dkv", "backward_dq")
 GATE = """
 for name in sys.argv[2].split(","):
     path = resources.variants()[name]
     for arch in ("sm_80", "sm_90"):
         for head_dim in map(int, sys.argv[3].split(",")):
             for case in cases(path, head_dim, "bf16", arch):
-                if case.name in ("forward", "backward_dkv", "backward_dq"):
+                if case.name.startswith(("forward", "backward_d")):
                     made = compile.measured(case, targets[arch])
                     tile = [case.constants["BLOCK_M"], case.constants["BLOCK_N"], *case.options.values()]
                     print(name, arch, head_dim, case.name, *tile, made.spills, *made.warnings, sep="|")
 """
+FEW = 16  # outside of loops, as far as one can tell from the figures of larger tiles
+
+
+@pytest.mark.parametrize("variant", ["causal", "packed_log_decay", "pair_bias"])
+def test_first_tiles_neither_serialize_products_nor_spill_unnoticed(variant: str, tmp_path: Path) -> None:
+    noticed = yaml.safe_load((Path(attnforge.__file__).parent / "tiles.yaml").read_text())["spills"]
+    rows = [line.split("|") for line in compiled(GATE, tmp_path, variant, "128")]
+    assert {(row[1], row[3]) for row in rows} == set(itertools.product(("sm_80", "sm_90"), TILED))
+    for _, arch, head_dim, kernel, *tile, spills in [row[:9] for row in rows]:
+        most = noticed[arch].get(kernel, {}).get(int(head_dim), FEW)
+        assert int(spills) <= most, f"{kernel} on {arch} with {tile} spills {spills}"
+    assert not [row for row in rows if any("serialized" in warning for warning in row[9:])]

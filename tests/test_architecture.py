@@ -21,9 +21,9 @@ MODULES = {path.stem: path for path in PACKAGE.glob("*.py") if path.stem not in 
 LAYERS = [
     {"errors", "resources", "header"},
     {"spec", "expression", "constants", "syntax", "parser", "yaml_source", "fields", "names", "terms", "schema"}
-    | {"inputs", "indices", "evaluation", "calculus", "gradients", "vocabulary", "habits"},
+    | {"inputs", "indices", "evaluation", "calculus", "gradients", "vocabulary", "habits", "tiles"},
     {"printers", "notation", "mathml", "javascript", "ranges", "linear", "normal", "intervals"},
-    {"leaves", "binding", "walk", "skips", "tiles", "faces", "plan", "draws", "oracle", "flex"},
+    {"leaves", "binding", "walk", "skips", "faces", "plan", "draws", "oracle", "flex"},
     {"render", "format"},
     {"emit"},
     {"starter", "suite", "compile", "tuning", "bench", "profile"}
@@ -44,10 +44,10 @@ LAYERS = [
         "sheet",
         "markdown",
     },
-    {"cli"},
+    {"given", "cli"},
     {"manual"},
 ]
-ONLY = {"jinja2": {"render"}, "black": {"format"}, "yaml": {"spec", "starter", "tiles"} | LAYERS[1]}
+ONLY = {"jinja2": {"render"}, "black": {"format"}, "yaml": {"spec", "starter"} | LAYERS[1]}
 TOOLS = LAYERS[6]
 
 

@@ -6,15 +6,11 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from . import __version__
-
-if TYPE_CHECKING:
-    from .emit import Package
-    from .spec import Spec
+from . import __version__, given
 
 _PATH = click.Path(path_type=Path)
 DIFFERENT, WRONG_INPUT, OWN_FAULT = 1, 2, 3
@@ -68,7 +64,7 @@ def new(name: str, origin: str | None) -> None:
     if why := names.wrong_package(name):
         raise click.BadParameter(why, param_hint="NAME")
     path = Path("specs") / f"{name}.yaml"
-    text = starter.text(name, _find(origin) if origin else None)
+    text = starter.text(name, given.find(origin) if origin else None)
     path.parent.mkdir(exist_ok=True)
     try:
         with path.open("x", encoding="utf-8", newline="\n") as file:
@@ -96,7 +92,7 @@ def check(specs: Sequence[str]) -> None:
     """Parse and plan only; tell every mistake with its place."""
     from . import plan
 
-    for spec in _load(specs).values():
+    for spec in given.load(specs).values():
         plan.build(spec)
         click.echo(f"{spec.source}: good")
 
@@ -121,7 +117,7 @@ def render(specs: Sequence[str], out: Path, checks: bool, diffs: bool, force: bo
         raise click.UsageError("--check and --diff cannot both be given")
     from . import emit
 
-    packages = _packages(specs)
+    packages = given.packages(specs)
     if checks or diffs:
         findings = emit.survey(packages, out)
         if diffs:
@@ -148,7 +144,7 @@ def test(specs: Sequence[str], cpu: bool) -> None:
     """Render into a temporary folder and run the generated suites."""
     from . import suite
 
-    sys.exit(suite.run(_packages(specs), cpu=cpu))
+    sys.exit(suite.run(given.packages(specs), cpu=cpu))
 
 
 @main.command()
@@ -165,7 +161,7 @@ def explain(spec: str, shape: str | None, png: Path | None, html: Path | None, m
     from . import sheet, summary
 
     sizes = _sizes(shape) if shape else None
-    path, loaded = next(iter(_load([spec]).items()))
+    path, loaded = next(iter(given.load([spec]).items()))
     if md and md.suffix == ".svg":
         raise click.BadParameter(f"expected another ending than that of the picture, got {md}", param_hint="--md")
     if sizes is None and (png or html or md):
@@ -210,7 +206,7 @@ def inspect(spec: str, archs: str, head_dim: int, dtype: str) -> None:
     from . import compile, plan
 
     targets = compile.targets(archs.split(","))
-    package, planned = _packages([spec])[0], plan.build(_one(spec))
+    package, planned = given.packages([spec])[0], plan.build(given.one(spec))
     with tempfile.TemporaryDirectory(prefix="attnforge-") as folder:
         cases = compile.cases(package, planned, Path(folder), head_dim, dtype)
         found = {arch: cases.of(arch) for arch in targets}
@@ -255,7 +251,7 @@ def bench(
     if unknown := [name for name in names if name not in PEERS]:
         raise click.BadParameter(f"unknown peer {unknown[0]!r}; there are {', '.join(PEERS)}", param_hint="--against")
     sizes = timing.sizes(lengths, queries, tokens, head_dim, heads, dtype)
-    loaded, packages = _load(specs), _packages(specs)
+    loaded, packages = given.load(specs), given.packages(specs)
     timing.drawable(plot)
     machine = timing.Machine.here()
     console, results = Console(width=None if sys.stdout.isatty() else 150), []
@@ -273,6 +269,40 @@ def bench(
 
 
 @main.command()
+@click.argument("specs", metavar="SPEC...", nargs=-1, required=True)
+@click.option(
+    "--head-dim", default="64,128", show_default=True, metavar="D,...", help="Head sizes; 192:128 for v apart."
+)
+@click.option("--length", default="4096", show_default=True, metavar="T", help="Queries and keys of a sequence.")
+@click.option("--tokens", default=16384, show_default=True, type=click.IntRange(1), help="Keys of a batch.")
+@click.option("--heads", metavar="H", help="Query heads, 32:8 for key heads apart; 2048 / D of both, if left out.")
+@click.option(
+    "--dtype",
+    default="bf16",
+    show_default=True,
+    type=click.Choice(["bf16", "fp16", "fp32"]),
+    help="Type of q, k and v; one table serves both of 16 bits.",
+)
+def tune(specs: Sequence[str], head_dim: str, length: str, tokens: int, heads: str | None, dtype: str) -> None:
+    """Search tile shapes on this GPU and keep them in tuning/ beside the spec, for renders from then on."""
+    from rich.console import Console
+
+    from . import bench as timing
+    from . import tiles, tuning
+
+    sizes = timing.sizes(length, None, tokens, head_dim, heads, dtype)
+    loaded, packages = given.load(specs), given.packages(specs)
+    machine = timing.Machine.here()
+    for (path, spec), package in zip(loaded.items(), packages, strict=True):
+        found = tuning.run(spec, package, sizes, Console())
+        file = tiles.tuned_path(path)
+        file.parent.mkdir(exist_ok=True)
+        text = tuning.text(tuning.merged(spec.tiles, found), machine)
+        file.write_text(text, encoding="utf-8", newline="\n")
+        click.echo(f"{file}: written; next: attnforge render {path}")
+
+
+@main.command()
 @click.argument("spec")
 @click.option("--to", required=True, type=click.Choice(["flex"]), help="flex: PyTorch's FlexAttention.")
 def export(spec: str, to: str) -> None:
@@ -280,7 +310,7 @@ def export(spec: str, to: str) -> None:
     from . import flex
     from . import render as renderer
 
-    loaded = _one(spec)
+    loaded = given.one(spec)
     try:
         text = renderer.export(loaded, to)
     except flex.Inexpressible as why:
@@ -297,57 +327,6 @@ def schema(terms: bool) -> None:
     from . import schema as language
 
     click.echo(json.dumps(language.term_schema() if terms else language.schema(), indent=2))
-
-
-def _find(argument: str) -> Path:
-    from . import resources
-    from .errors import near
-
-    path = Path(argument)
-    if path.is_file():
-        return path
-    shipped = resources.variants()
-    # the name that the header of a generated file gives works in every folder
-    if argument in (path.stem, f"specs/{path.stem}.yaml") and path.stem in shipped:
-        return shipped[path.stem]
-    hint = near(argument, shipped) or ": `attnforge list` shows the shipped variants"
-    raise click.UsageError(f"{argument!r} is neither a file nor a shipped variant{hint}")
-
-
-def _load(arguments: Sequence[str]) -> dict[Path, Spec]:
-    """All specs, or an error that tells the mistakes of all of them."""
-    from . import resources, spec
-    from .errors import Problem, SpecError
-
-    loaded: dict[Path, Spec] = {}
-    problems: list[Problem] = []
-    for path in dict.fromkeys(map(_find, arguments)):
-        try:
-            loaded[path] = spec.load(path, terms=resources.terms_for(path))
-        except SpecError as error:
-            problems += error.problems
-    if problems:
-        raise SpecError(list(dict.fromkeys(problems)))
-    named: dict[str, Path] = {}
-    for path, found in loaded.items():
-        other = named.setdefault(found.name, path)
-        if other.resolve() != path.resolve():
-            raise click.UsageError(f"{other} and {path} have the same name, {found.name}")
-    return loaded
-
-
-def _one(argument: str) -> Spec:
-    return next(iter(_load([argument]).values()))
-
-
-def _packages(arguments: Sequence[str]) -> list[Package]:
-    loaded = _load(arguments)  # all of them before anything is rendered
-
-    from . import render as renderer
-    from .emit import Package
-
-    files = renderer.render_all(list(loaded.values()))
-    return [Package(s.name, s.source, path, made) for (path, s), made in zip(loaded.items(), files, strict=True)]
 
 
 def _report(findings: Sequence[Any]) -> None:

@@ -124,9 +124,14 @@ class Cases(NamedTuple):
 def cases(package: emit.Package, planned: Plan, folder: Path, head_dim: int, dtype: str) -> Cases:
     """The kernels of a package, which is written into the folder."""
     emit.write([package], folder / "generated")
+    return written(planned, folder, head_dim, dtype)
+
+
+def written(planned: Plan, folder: Path, head_dim: int, dtype: str) -> Cases:
+    """The kernels of a package that stands in the folder."""
     sys.path.insert(0, str(folder))
     try:
-        kernels = importlib.import_module(f"generated.{package.name}.kernels")
+        kernels = importlib.import_module(f"generated.{planned.spec.name}.kernels")
     finally:
         sys.path.remove(str(folder))
     return Cases(planned, kernels, head_dim, dtype)

@@ -212,7 +212,7 @@ def build(spec: Spec) -> Plan:
     key_skips, query_skips = (found if (found := Skips(spec, side)).any else None for side in SIDES)
     helpers = {name for view in views for name in view.helpers} | set(walk.helpers(spec))
     helpers |= {name for skips in (key_skips, query_skips) if skips for name in skips.helpers}
-    given, pairs = tiles.tables(_loaded(spec, by_query)), [pair.kernel.name for pair in faces.pairs]
+    given, pairs = tiles.tables(_loaded(spec, by_query)).tuned(spec.tiles), [pair.kernel.name for pair in faces.pairs]
 
     def also(table: tiles.Table) -> tiles.Table:
         return table | dict.fromkeys(pairs, table["backward_dkv"])

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from . import gradients, names
+from . import gradients, names, tiles
 from .errors import Location, Problems, near
 from .expression import Node
 from .fields import Fields, number
 from .inputs import Input, read_inputs
 from .parser import TALLEST, Runtime, Scope, parse, taller
-from .terms import Library, Term
+from .terms import Library, Term, shown
 from .yaml_source import Value, read
 
 __all__ = ["Input", "MaskTerm", "Rope", "RuntimeOption", "ScoreTerm", "Spec", "load"]
@@ -76,6 +76,7 @@ class Spec:
     dropout: bool = False
     inputs: tuple[Input, ...] = ()  # in the order of the keywords
     options: tuple[RuntimeOption, ...] = ()
+    tiles: tuple[tiles.Row, ...] = ()  # that were tuned for it
     text: str = ""  # the canonical text of the spec and its terms, for the content hash
 
 
@@ -137,6 +138,8 @@ class _Loader:
             self._cut(fields.found["layout"].at)
         self._unread(fields)
         plain = {"spec": document.plain(), "terms": {n: t.plain for n, t in sorted(self.used.items())}}
+        if tuned := self._tuned():
+            plain["tiles"] = tuned
         meanings = [found.meaning for found in self.keywords.values()]
         return Spec(
             name,
@@ -152,8 +155,13 @@ class _Loader:
             fields.truth("dropout"),
             tuple(m for m in meanings if isinstance(m, Input)),
             tuple(m for m in meanings if isinstance(m, RuntimeOption)),
+            tuned,
             json.dumps(plain, sort_keys=True, ensure_ascii=False),
         )
+
+    def _tuned(self) -> tuple[tiles.Row, ...]:
+        path = tiles.tuned_path(self.path)
+        return tiles.rows(path, shown(path), self.problems) if path.is_file() else ()
 
     def _name(self, fields: Fields, document: Value) -> str:
         name = fields.text("name")

@@ -1,0 +1,67 @@
+"""What the SPEC arguments of the command line stand for. Heavy modules are imported where they are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from .emit import Package
+    from .spec import Spec
+
+
+def find(argument: str) -> Path:
+    """The file of a spec, or of a shipped variant by its name."""
+    from . import resources
+    from .errors import near
+
+    path = Path(argument)
+    if path.is_file():
+        return path
+    shipped = resources.variants()
+    # the name that the header of a generated file gives works in every folder
+    if argument in (path.stem, f"specs/{path.stem}.yaml") and path.stem in shipped:
+        return shipped[path.stem]
+    hint = near(argument, shipped) or ": `attnforge list` shows the shipped variants"
+    raise click.UsageError(f"{argument!r} is neither a file nor a shipped variant{hint}")
+
+
+def load(arguments: Sequence[str]) -> dict[Path, Spec]:
+    """All specs, or an error that tells the mistakes of all of them."""
+    from . import resources, spec
+    from .errors import Problem, SpecError
+
+    loaded: dict[Path, Spec] = {}
+    problems: list[Problem] = []
+    for path in dict.fromkeys(map(find, arguments)):
+        try:
+            loaded[path] = spec.load(path, terms=resources.terms_for(path))
+        except SpecError as error:
+            problems += error.problems
+    if problems:
+        raise SpecError(list(dict.fromkeys(problems)))
+    named: dict[str, Path] = {}
+    for path, found in loaded.items():
+        other = named.setdefault(found.name, path)
+        if other.resolve() != path.resolve():
+            raise click.UsageError(f"{other} and {path} have the same name, {found.name}")
+    return loaded
+
+
+def one(argument: str) -> Spec:
+    """The spec of an argument."""
+    return next(iter(load([argument]).values()))
+
+
+def packages(arguments: Sequence[str]) -> list[Package]:
+    """The packages of all specs, rendered."""
+    loaded = load(arguments)  # all of them before anything is rendered
+
+    from . import render as renderer
+    from .emit import Package
+
+    files = renderer.render_all(list(loaded.values()))
+    return [Package(s.name, s.source, path, made) for (path, s), made in zip(loaded.items(), files, strict=True)]

@@ -1,0 +1,278 @@
+"""Searches the tile shapes of a variant on the GPU at hand.
+
+All shapes are compiled first, side by side. Those that do not fit, or whose products the assembler serializes, are out;
+the others run, are held against what the present tiles give, and are timed.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from . import bench, calls, compile, emit, plan, tiles
+from .bench import Machine
+from .calls import Sizes
+from .compile import Made
+from .spec import Spec
+from .tiles import Row, Tile
+
+if TYPE_CHECKING:
+    import torch
+
+_OWN, _OTHER = (64, 128), (32, 64, 128)  # along the side that a program owns, and the one that it walks along
+_WARPS, _STAGES = (4, 8), (1, 2, 3, 4)
+_SIZES = (64, 128, 256)  # of heads, that rows of tables stand for
+_APART = {"bf16": 1e-2, "fp16": 2e-3, "fp32": 1e-4}  # of outputs by other tiles, beside their own size
+_WORTH = 0.97  # a tile that spills has to take less than this share of the best without
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What became of a tile; `why` it is out, or its time."""
+
+    tile: Tile
+    made: Made | None = None
+    why: str = ""
+    ms: float | None = None
+
+
+def candidates(kernel: str) -> Iterator[Tile]:
+    """The tiles that are tried for a kernel."""
+    for own, other, warps, stages in itertools.product(_OWN, _OTHER, _WARPS, _STAGES):
+        yield Tile(*((other, own) if kernel == "backward_dkv" else (own, other)), warps, stages)
+
+
+def chosen(trials: Iterable[Trial]) -> Trial | None:
+    """The fastest; one that spills only if it is clearly faster than all that do not."""
+    timed = sorted((trial for trial in trials if trial.ms is not None), key=lambda trial: trial.ms or 0.0)
+    dry = next((trial for trial in timed if trial.made is not None and not trial.made.spills), None)
+    if not timed or dry is None or dry.ms is None:
+        return timed[0] if timed else None
+    return timed[0] if (timed[0].ms or 0.0) < _WORTH * dry.ms else dry
+
+
+def row(family: str, kernel: str, size: int, best: Tile, present: Sequence[Tile]) -> Row:
+    """A table's row with the best first; the others stay for GPUs that have less shared memory."""
+    return Row(family, kernel, size, (best, *(tile for tile in present if tile != best)))
+
+
+def text(rows: Sequence[Row], machine: Machine) -> str:
+    """The rows as a file of them."""
+    lines = [
+        f"# Written by `attnforge tune`, last on: {machine.device}, torch {machine.torch}, triton {machine.triton}.",
+        "# [queries, keys, warps, stages] of tiles by architecture, kernel and head size; the first that fits is used.",
+    ]
+    for family in tiles.FAMILIES:
+        kernels = {kernel: [r for r in rows if (r.family, r.kernel) == (family, kernel)] for kernel in tiles.KERNELS}
+        if any(kernels.values()):
+            lines.append(f"{family}:")
+        for kernel, found in kernels.items():
+            lines += [f"  {kernel}:"] if found else []
+            lines += [
+                f"    {one.size}: [{', '.join(str(list(tile)) for tile in one.tiles)}]"
+                for one in sorted(found, key=lambda one: one.size)
+            ]
+    return "\n".join(lines) + "\n"
+
+
+def merged(old: Iterable[Row], new: Iterable[Row]) -> list[Row]:
+    """The old rows, those that were made anew replaced."""
+    return list({(one.family, one.kernel, one.size): one for one in (*old, *new)}.values())
+
+
+@dataclass(frozen=True)
+class Search:
+    """The search for a variant's tiles at one head size."""
+
+    spec: Spec
+    package: emit.Package
+    sizes: Sizes
+    folder: Path
+
+    @functools.cached_property
+    def planned(self) -> plan.Plan:
+        return plan.build(self.spec)
+
+    @functools.cached_property
+    def arch(self) -> str:
+        """The GPU's architecture as `inspect` names it."""
+        import torch
+
+        if torch.version.hip is not None:
+            raise click.UsageError("tune knows NVIDIA's GPUs only, so far")
+        return "sm_{}{}".format(*torch.cuda.get_device_capability())
+
+    @property
+    def family(self) -> str:
+        """The table that rows go to."""
+        return "single" if self.sizes.dtype == "fp32" else tiles.family(self.arch)
+
+    @property
+    def size(self) -> int:
+        """The head size that a row stands for."""
+        widest = max(self.sizes.head_dim, self.sizes.v_dim)
+        return next(size for size in _SIZES if widest <= size)
+
+    def present(self, kernel: str) -> tuple[Tile, ...]:
+        """The tiles as they are."""
+        sizes = self.planned.tables.of(self.arch, self.sizes.dtype)[kernel]
+        return next(sizes[size] for size in sizes if max(self.sizes.head_dim, self.sizes.v_dim) <= size)
+
+    def compiled(self, kernels: Sequence[str]) -> Iterator[tuple[str, Trial]]:
+        """Every kernel's tiles as the compiler leaves them, in the order in which they are ready to be told."""
+        emit.write([self.package], self.folder / "generated")
+        wanted = [
+            (kernel, tile) for kernel in kernels for tile in dict.fromkeys((*self.present(kernel), *candidates(kernel)))
+        ]
+        examine = functools.partial(_examined, self.spec, self.folder, self.sizes.head_dim, self.sizes.dtype, self.arch)
+        # not forked: a process that has used the GPU cannot be copied
+        with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
+            yield from zip((kernel for kernel, _ in wanted), pool.map(examine, wanted), strict=True)
+
+    def timed(self, kernel: str, trials: Sequence[Trial]) -> Iterator[Trial]:
+        """The trials with their times, one by one; those that give something else are out."""
+        runner = _Runner(self)
+        for trial in trials:
+            yield runner.timed(kernel, trial) if not trial.why else trial
+
+
+def _examined(spec: Spec, folder: Path, head_dim: int, dtype: str, arch: str, wanted: tuple[str, Tile]) -> Trial:
+    """One tile, compiled in a process of its own."""
+    kernel, tile = wanted
+    target = compile.targets([arch])[arch]
+    cases = compile.written(_planned(spec), folder, head_dim, dtype)
+    face = next(face for face in cases.planned.faces.kernels if face.name == kernel)
+    try:
+        made = compile.measured(cases.case(face, tile), target)
+    except Exception as error:  # whatever the compiler raises
+        return Trial(tile, why=f"does not compile: {type(error).__name__}")
+    return Trial(tile, made, refusal(made, arch))
+
+
+@functools.cache
+def _planned(spec: Spec) -> plan.Plan:
+    return plan.build(spec)
+
+
+def refusal(made: Made, arch: str) -> str:
+    """Why a compiled tile is out, if it is."""
+    if any("serialized" in warning for warning in made.warnings):
+        return "serializes its products"
+    if made.programs(arch) == 0:
+        return "does not fit"
+    return ""
+
+
+class _Runner:
+    """Runs the package with tiles put in the place of a table's row."""
+
+    def __init__(self, search: Search) -> None:
+        import torch
+
+        self.search = search
+        self.call = calls.make(search.planned, search.sizes, "cuda")
+        self.attention = bench.functions(search.package, search.folder / "timed").attention
+        self.launch = sys.modules[f"timed_{search.package.name}.launch"]
+        out = self.attention(*self.call.operands, **self.call.keywords)
+        self.upstream = torch.randn_like(out)
+        self.gold = {kernel: self.results(kernel) for kernel in tiles.KERNELS}
+
+    def operands(self, kernel: str) -> tuple[torch.Tensor, ...]:
+        """q, k and v, of which those that the kernel makes a gradient of have one."""
+        learns = {"forward": (), "backward_dkv": (1, 2), "backward_dq": (0,)}[kernel]
+        return tuple(x.detach().requires_grad_(i in learns) for i, x in enumerate(self.call.operands))
+
+    def function(self, kernel: str) -> Any:
+        """A call that runs the kernel, and little else."""
+        import torch
+
+        operands = self.operands(kernel)
+        keywords = {n: x.detach() if isinstance(x, torch.Tensor) else x for n, x in self.call.keywords.items()}
+        if kernel == "forward":
+            return lambda: (self.attention(*operands, **keywords),)
+        out = self.attention(*operands, **keywords)
+        wanted = [x for x in operands if x.requires_grad]
+        return lambda: torch.autograd.grad(out, wanted, self.upstream, retain_graph=True)
+
+    def results(self, kernel: str) -> list[torch.Tensor]:
+        return [x.detach() for x in self.function(kernel)()]
+
+    def timed(self, kernel: str, trial: Trial) -> Trial:
+        """The trial with its time."""
+        table = self.launch.SINGLE if self.search.family == "single" else self.launch.HALF[self.search.family]
+        sizes = table[kernel]
+        present = dict(sizes)
+        widest = max(self.search.sizes.head_dim, self.search.sizes.v_dim)
+        place = next(size for size in sizes if widest <= size)
+        try:
+            function = self.function(kernel)
+            sizes[place] = (tuple(trial.tile),)
+            self.launch._fitting.clear()
+            found = [x.detach() for x in function()]
+            apart = max(bench.difference(x, gold) for x, gold in zip(found, self.gold[kernel], strict=True))
+            if not apart <= _APART[self.search.sizes.dtype]:
+                return Trial(trial.tile, trial.made, f"gives something else: {apart:.2g} apart")
+            return Trial(trial.tile, trial.made, "", bench._time(function))
+        except Exception as error:  # out of resources, or what else a GPU tells
+            return Trial(trial.tile, trial.made, f"does not run: {type(error).__name__}")
+        finally:
+            sizes.update(present)
+            self.launch._fitting.clear()
+
+
+def run(spec: Spec, package: emit.Package, sizes: Sequence[Sizes], console: Any) -> list[Row]:
+    """Searches a variant's tiles, with a bar of progress, and tells what was found."""
+    from rich.progress import Progress
+
+    found: list[Row] = []
+    for one in sizes:
+        fitting = one if spec.grouped else Sizes(**{**vars(one), "kv_heads": one.heads})
+        with tempfile.TemporaryDirectory(prefix="attnforge-") as folder, Progress(console=console) as progress:
+            search = Search(spec, package, fitting, Path(folder))
+            kernels: dict[str, list[Trial]] = {kernel: [] for kernel in tiles.KERNELS}
+            count = sum(len({*search.present(kernel), *candidates(kernel)}) for kernel in kernels)
+            bar = progress.add_task(f"{spec.name}, head size {one.head_dim}: compiling", total=count)
+            for kernel, trial in search.compiled(tuple(kernels)):
+                kernels[kernel].append(trial)
+                progress.advance(bar)
+            for kernel, trials in kernels.items():
+                bar = progress.add_task(f"{kernel}: timing", total=len(trials))
+                timed = []
+                for trial in search.timed(kernel, trials):
+                    timed.append(trial)
+                    progress.advance(bar)
+                progress.console.print(table(f"{spec.name}, head size {one.head_dim}: {kernel}", timed))
+                if best := chosen(timed):
+                    found.append(row(search.family, kernel, search.size, best.tile, search.present(kernel)))
+    return found
+
+
+def table(title: str, trials: Sequence[Trial], most: int = 8) -> Any:
+    """The fastest trials, and how many are out for what."""
+    from rich.table import Table
+
+    made = Table(title=title)
+    for column in ("tile", "ms", "registers", "spills", "shared KiB"):
+        made.add_column(column, justify="left" if column == "tile" else "right")
+    best = chosen(trials)
+    timed = sorted((trial for trial in trials if trial.ms is not None), key=lambda trial: trial.ms or 0.0)
+    for trial in timed[:most]:
+        mark = " *" if trial is best else ""
+        m = trial.made
+        facts = (str(m.registers), str(m.spills), f"{m.shared / 1024:.1f}") if m else ("",) * 3
+        made.add_row(str(list(trial.tile)) + mark, f"{trial.ms:.4f}", *facts)
+    reasons = [trial.why.split(":")[0] for trial in trials if trial.why]
+    for why in dict.fromkeys(reasons):
+        made.add_row(f"{reasons.count(why)} tiles: {why}", "", "", "", "")
+    return made

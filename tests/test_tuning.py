@@ -1,0 +1,192 @@
+"""Tiles that were tuned: read with their mistakes told, rendered, searched, chosen, and written again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+import attnforge
+from attnforge import cli, plan, render, resources, spec, tiles, tuning
+from attnforge.bench import Machine
+from attnforge.compile import Made
+from attnforge.errors import Problems, SpecError
+from attnforge.tiles import Row, Tile
+from attnforge.tuning import Trial
+
+ROWS = (
+    Row("sm_90", "forward", 96, (Tile(64, 64, 4, 2), Tile(32, 32, 4, 1))),
+    Row("sm_90", "backward_dkv", 128, (Tile(64, 128, 8, 4),)),
+    Row("single", "forward", 64, (Tile(16, 32, 4, 1),)),
+)
+HERE = Machine("a GPU", "2.11", "3.6")
+
+
+def written(folder: Path, tuned: str | None, text: str = "mask: [causal]\n") -> Path:
+    path = folder / "mine.yaml"
+    path.write_text(f"name: mine\n{text}")
+    if tuned is not None:
+        (folder / "tuning").mkdir(exist_ok=True)
+        (folder / "tuning" / "mine.yaml").write_text(tuned)
+    return path
+
+
+def loaded(path: Path) -> spec.Spec:
+    return spec.load(path, terms=resources.terms_for(path))
+
+
+def test_rows_beside_a_spec_take_the_place_of_the_generators(tmp_path: Path) -> None:
+    plain = loaded(written(tmp_path, None))
+    tuned = loaded(written(tmp_path, tuning.text(ROWS, HERE)))
+    assert tuned.tiles == ROWS
+    before, after = plan.build(plain).tables, plan.build(tuned).tables
+    assert list(after.half["sm_90"]["forward"]) == [64, 96, 128, 256]
+    assert after.half["sm_90"]["forward"][96] == ROWS[0].tiles
+    assert after.half["sm_90"]["backward_dkv"][128] == (Tile(64, 128, 8, 4),)
+    assert after.single["forward"][64] == (Tile(16, 32, 4, 1),)
+    assert after.half["sm_80"] == before.half["sm_80"] and 96 not in before.half["sm_90"]["forward"]
+    launch, untuned = (render.render(one)["launch.py"] for one in (tuned, plain))
+    assert "128: ((64, 128, 8, 4),)," in launch and "(64, 128, 8, 4)" not in untuned
+    assert tuned.text != plain.text, "packages of other tiles have another content hash"
+
+
+def test_mistakes_of_rows_are_told_with_their_places(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        "sm_91: {}\nsm_90:\n  forwards: {}\n  forward: {300: [], 64: [[63, 64, 4, 2]], 128: []}\n  backward_dq: [4]\n",
+    )
+    with pytest.raises(SpecError) as caught:
+        loaded(path)
+    assert [(p.location.line, p.location.column, p.message) for p in caught.value.problems] == [
+        (1, 1, "unknown architecture 'sm_91' (did you mean 'sm_90'?)"),
+        (3, 3, "unknown kernel 'forwards' (did you mean 'forward'?)"),
+        (4, 13, "expected a head size from 1 to 256, got 300"),
+        (4, 27, "expected [queries, keys, warps, stages], the first three powers of 2"),
+        (4, 49, "expected a list of tiles, such as [[128, 64, 4, 2]]"),
+        (5, 16, "expected a mapping, got a list"),
+    ]
+
+
+def test_terms_that_load_a_lot_have_rows_of_their_own() -> None:
+    plain, loads = tiles.tables(False), tiles.tables(True)
+    assert plain.half["sm_90"]["forward"][128] != loads.half["sm_90"]["forward"][128]
+    assert plain.half["sm_90"]["forward"][64] == loads.half["sm_90"]["forward"][64]
+    variants = resources.variants()
+    for name, expected in (("causal", plain), ("llama3_documents", plain), ("alibi", plain), ("log_decay", loads),
+                           ("pair_bias", loads), ("gpt2_dropout", loads), ("t5_encoder", loads)):  # fmt: skip
+        found = plan.build(loaded(variants[name])).tables.half["sm_90"]["forward"]
+        assert found == expected.half["sm_90"]["forward"], name
+
+
+@pytest.mark.parametrize(
+    ("arch", "family"),
+    [("sm_90", "sm_90"), ("sm_100", "sm_90"), ("sm_103", "sm_90"), ("sm_80", "sm_80"), ("sm_86", "sm_80"),
+     ("sm_89", "sm_80"), ("sm_120", "sm_80"), ("gfx942", "sm_80")],
+)  # fmt: skip
+def test_each_architecture_has_a_table(arch: str, family: str) -> None:
+    assert tiles.family(arch) == family
+
+
+def test_every_table_falls_back_to_little_shared_memory() -> None:
+    for given in (tiles.tables(False), tiles.tables(True)):
+        for table in (*given.half.values(), given.single):
+            for sizes in table.values():
+                assert list(sizes) == [64, 128, 256]
+                for row in sizes.values():
+                    assert len(set(row)) == len(row)
+                    assert row[-1].block_m * row[-1].block_n <= 1024 and row[-1].num_stages == 1
+
+
+def made(spills: int = 0, shared: int = 1024, warnings: tuple[str, ...] = ()) -> Made:
+    return Made(128, spills, shared, 128, {}, warnings)
+
+
+def trial(ms: float | None, spills: int = 0, why: str = "") -> Trial:
+    return Trial(Tile(64, 64, 4, 2), made(spills), why, ms)
+
+
+def test_a_tile_that_spills_wins_only_by_a_clear_margin() -> None:
+    dry, close, clear = trial(1.0), trial(0.98, 20), trial(0.9, 20)
+    assert tuning.chosen([dry, close]) is dry
+    assert tuning.chosen([dry, close, clear]) is clear
+    assert tuning.chosen([trial(2.0, 5), close]) is close
+    assert tuning.chosen([trial(None, why="does not fit"), dry]) is dry
+    assert tuning.chosen([trial(None, why="does not fit")]) is None
+
+
+def test_what_the_assembler_says_rules_tiles_out() -> None:
+    assert tuning.refusal(made(), "sm_90") == ""
+    assert tuning.refusal(made(shared=228 * 1024), "sm_90") == "does not fit"
+    serialized = made(warnings=("wgmma.mma_async instructions are serialized due to ...",))
+    assert tuning.refusal(serialized, "sm_90") == "serializes its products"
+
+
+def test_the_others_stay_behind_the_best() -> None:
+    present = (Tile(128, 64, 4, 2), Tile(64, 64, 4, 2), Tile(32, 32, 4, 1))
+    found = tuning.row("sm_90", "forward", 128, Tile(64, 64, 4, 2), present)
+    assert found.tiles == (Tile(64, 64, 4, 2), Tile(128, 64, 4, 2), Tile(32, 32, 4, 1))
+
+
+def test_rows_are_written_and_read_again(tmp_path: Path) -> None:
+    new = Row("sm_90", "forward", 96, (Tile(128, 64, 8, 3),))
+    both = tuning.merged(ROWS, [new])
+    assert len(both) == 3 and new in both and ROWS[0] not in both
+    path = tmp_path / "rows.yaml"
+    path.write_text(tuning.text(both, HERE))
+    problems = Problems()
+    assert set(tiles.rows(path, "rows.yaml", problems)) == set(both) and not problems
+    assert path.read_text().startswith("# Written by `attnforge tune`, last on: a GPU, torch 2.11, triton 3.6.\n")
+
+
+def test_candidates_own_the_larger_side() -> None:
+    for kernel in tiles.KERNELS:
+        found = list(tuning.candidates(kernel))
+        assert len(set(found)) == len(found) > 30
+        owned = {tile.block_n if kernel == "backward_dkv" else tile.block_m for tile in found}
+        assert owned == {64, 128}
+
+
+COMPILED = """
+import sys
+from pathlib import Path
+from attnforge import calls, emit, render, resources, spec, tuning
+from attnforge.tiles import Tile
+if __name__ == "__main__":
+    path = resources.variants()["causal"]
+    loaded = spec.load(path, terms=resources.terms_for(path))
+    package = emit.Package("causal", loaded.source, path, render.render(loaded))
+    sizes = calls.Sizes(1, 64, 64, 2, 2, 128, 128, "bf16")
+    search = tuning.Search(loaded, package, sizes, Path(sys.argv[1]))
+    search.__dict__["arch"] = "sm_86"
+    tuning.candidates = lambda kernel: [Tile(128, 128, 8, 4), Tile(64, 32, 4, 2)]
+    search.__class__.present = lambda self, kernel: (Tile(64, 32, 4, 1),)
+    for kernel, trial in search.compiled(("forward",)):
+        print(kernel, *trial.tile, trial.made.shared, trial.why, sep="|")
+"""
+
+
+def test_tiles_are_compiled_side_by_side_without_a_gpu(tmp_path: Path) -> None:
+    env = os.environ | {"PYTHONPATH": str(Path(attnforge.__file__).parents[1]), "TRITON_CACHE_DIR": str(tmp_path)}
+    env.pop("TRITON_INTERPRET", None)
+    script = tmp_path / "script.py"
+    script.write_text(COMPILED)
+    done = subprocess.run([sys.executable, str(script), str(tmp_path)], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    rows = [line.split("|") for line in done.stdout.splitlines()]
+    assert [(row[0], *map(int, row[1:5])) for row in rows] == [
+        ("forward", 64, 32, 4, 1), ("forward", 128, 128, 8, 4), ("forward", 64, 32, 4, 2)
+    ]  # fmt: skip
+    assert [row[6] for row in rows] == ["", "does not fit", ""]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_nothing_is_written(tmp_path: Path) -> None:
+    path = written(tmp_path, None)
+    done = CliRunner().invoke(cli.main, ["tune", str(path)])
+    assert done.exit_code == 2 and "this needs a GPU that torch can use" in done.output
+    assert not (tmp_path / "tuning").exists()

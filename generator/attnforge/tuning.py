@@ -6,6 +6,7 @@ the others run, are held against what the present tiles give, and are timed.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import os
@@ -140,11 +141,15 @@ class Search:
         with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
             yield from zip((kernel for kernel, _ in wanted), pool.map(examine, wanted), strict=True)
 
+    @functools.cached_property
+    def runner(self) -> _Runner:
+        """What runs the package on this GPU."""
+        return _Runner(self)
+
     def timed(self, kernel: str, trials: Sequence[Trial]) -> Iterator[Trial]:
         """The trials with their times, one by one; those that give something else are out."""
-        runner = _Runner(self)
         for trial in trials:
-            yield runner.timed(kernel, trial) if not trial.why else trial
+            yield self.runner.timed(kernel, trial) if not trial.why else trial
 
 
 def _examined(spec: Spec, folder: Path, head_dim: int, dtype: str, arch: str, wanted: tuple[str, Tile]) -> Trial:
@@ -208,6 +213,16 @@ class _Runner:
     def results(self, kernel: str) -> list[torch.Tensor]:
         return [x.detach() for x in self.function(kernel)()]
 
+    def go_on(self, tile: Tile) -> None:
+        """Tells if a tile has left the GPU in a state in which nothing runs any more."""
+        import torch
+
+        try:
+            torch.cuda.synchronize()
+        except Exception as error:
+            told = f"the tile {list(tile)} of {self.search.spec.name} broke the GPU's context: {error}"
+            raise click.ClickException(f"{told}; nothing was written") from error
+
     def timed(self, kernel: str, trial: Trial) -> Trial:
         """The trial with its time."""
         table = self.launch.SINGLE if self.search.family == "single" else self.launch.HALF[self.search.family]
@@ -225,6 +240,7 @@ class _Runner:
                 return Trial(trial.tile, trial.made, f"gives something else: {apart:.2g} apart")
             return Trial(trial.tile, trial.made, "", bench._time(function))
         except Exception as error:  # out of resources, or what else a GPU tells
+            self.go_on(trial.tile)
             return Trial(trial.tile, trial.made, f"does not run: {type(error).__name__}")
         finally:
             sizes.update(present)
@@ -237,7 +253,7 @@ def run(spec: Spec, package: emit.Package, sizes: Sequence[Sizes], console: Any)
 
     found: list[Row] = []
     for one in sizes:
-        fitting = one if spec.grouped else Sizes(**{**vars(one), "kv_heads": one.heads})
+        fitting = one if spec.grouped else dataclasses.replace(one, kv_heads=one.heads)
         with tempfile.TemporaryDirectory(prefix="attnforge-") as folder, Progress(console=console) as progress:
             search = Search(spec, package, fitting, Path(folder))
             kernels: dict[str, list[Trial]] = {kernel: [] for kernel in tiles.KERNELS}

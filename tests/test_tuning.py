@@ -73,12 +73,16 @@ def test_mistakes_of_rows_are_told_with_their_places(tmp_path: Path) -> None:
 
 
 def test_terms_that_load_a_lot_have_rows_of_their_own() -> None:
-    plain, loads = tiles.tables(False), tiles.tables(True)
-    assert plain.half["sm_90"]["forward"][128] != loads.half["sm_90"]["forward"][128]
-    assert plain.half["sm_90"]["forward"][64] == loads.half["sm_90"]["forward"][64]
+    plain, heavy, rows = (tiles.tables(weight) for weight in ("plain", "heavy", "rows"))
+    first = [one.half["sm_90"]["forward"][128][0] for one in (plain, heavy, rows)]
+    assert len(set(first)) == 3
+    assert plain.half["sm_90"]["forward"][64] == heavy.half["sm_90"]["forward"][64] == rows.half["sm_90"]["forward"][64]
+    assert (
+        heavy.half["sm_90"]["forward"][256] == rows.half["sm_90"]["forward"][256] != plain.half["sm_90"]["forward"][256]
+    )
     variants = resources.variants()
-    for name, expected in (("causal", plain), ("llama3_documents", plain), ("alibi", plain), ("log_decay", loads),
-                           ("pair_bias", loads), ("gpt2_dropout", loads), ("t5_encoder", loads)):  # fmt: skip
+    for name, expected in (("causal", plain), ("llama3_documents", plain), ("alibi", plain), ("log_decay", rows),
+                           ("pair_bias", heavy), ("gpt2_dropout", heavy), ("t5_encoder", heavy)):  # fmt: skip
         found = plan.build(loaded(variants[name])).tables.half["sm_90"]["forward"]
         assert found == expected.half["sm_90"]["forward"], name
 
@@ -93,7 +97,7 @@ def test_each_architecture_has_a_table(arch: str, family: str) -> None:
 
 
 def test_every_table_falls_back_to_little_shared_memory() -> None:
-    for given in (tiles.tables(False), tiles.tables(True)):
+    for given in (tiles.tables("plain"), tiles.tables("heavy"), tiles.tables("rows")):
         for table in (*given.half.values(), given.single):
             for sizes in table.values():
                 assert list(sizes) == [64, 128, 256]

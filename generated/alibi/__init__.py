@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  98abf4464663a285
-#   text hash     8486b59bc2c66e04
+#   content hash  d1d19383547d4211
+#   text hash     06e376f2f46d4ecd
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

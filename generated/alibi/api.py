@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  98abf4464663a285
-#   text hash     6ddda7d6adf66e7c
+#   content hash  d1d19383547d4211
+#   text hash     6ce3809df48182dd
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  98abf4464663a285
-#   text hash     8eb1e3355190fc72
+#   content hash  d1d19383547d4211
+#   text hash     0f17777e79c603fa
 #   render with   attnforge render specs/alibi.yaml
 """The kernels: Causal attention with linear biases, one slope a head.
 

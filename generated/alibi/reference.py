@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  98abf4464663a285
-#   text hash     880051374c79755c
+#   content hash  d1d19383547d4211
+#   text hash     734805f6b4a0b09b
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  98abf4464663a285
-#   text hash     2fe038dc504e12de
+#   content hash  d1d19383547d4211
+#   text hash     a12fd64c4b072c53
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6c43d8fbb932069f
-#   text hash     aa277a7652f8d2cb
+#   content hash  6c93b58aa58d9fca
+#   text hash     71a04b70e9506371
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6c43d8fbb932069f
-#   text hash     5ba4c809ce9063b7
+#   content hash  6c93b58aa58d9fca
+#   text hash     4fbd5737572585c5
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

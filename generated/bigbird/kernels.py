@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6c43d8fbb932069f
-#   text hash     5c17e028dfb411f6
+#   content hash  6c93b58aa58d9fca
+#   text hash     08130df5421eeb96
 #   render with   attnforge render specs/bigbird.yaml
 """The kernels: A window of three blocks, two global blocks, and random blocks that a mask gives.
 

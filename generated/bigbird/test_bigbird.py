@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6c43d8fbb932069f
-#   text hash     b152115b2377b715
+#   content hash  6c93b58aa58d9fca
+#   text hash     24635048fea21529
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  fc3d81fb6f832ccb
-#   text hash     7c4ef35d2466b465
+#   content hash  85e8a246b80d2748
+#   text hash     42e4056f71a819ba
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  fc3d81fb6f832ccb
-#   text hash     374e8ea0b1d8bf04
+#   content hash  85e8a246b80d2748
+#   text hash     751f9a8b458aa8a8
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  fc3d81fb6f832ccb
-#   text hash     504fa5eaf4c97f3a
+#   content hash  85e8a246b80d2748
+#   text hash     32a36a9c94ee9930
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernels: Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  fc3d81fb6f832ccb
-#   text hash     b06e315f6e2b09f3
+#   content hash  85e8a246b80d2748
+#   text hash     b22c1f6f2291d3f9
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  fc3d81fb6f832ccb
-#   text hash     b6026a19ea17f64e
+#   content hash  85e8a246b80d2748
+#   text hash     84a66379dd2b415b
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f8d911ea2877db44
-#   text hash     e78520a822cc1199
+#   content hash  1887f7cace0fa37a
+#   text hash     dd686198999ff01a
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

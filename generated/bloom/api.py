@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f8d911ea2877db44
-#   text hash     4799951cb2813905
+#   content hash  1887f7cace0fa37a
+#   text hash     8ea31eea7a5ad61d
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f8d911ea2877db44
-#   text hash     125847e4621e9f1a
+#   content hash  1887f7cace0fa37a
+#   text hash     69c37a138851d31a
 #   render with   attnforge render specs/bloom.yaml
 """The kernels: Causal attention with linear biases and as many key heads as query heads.
 

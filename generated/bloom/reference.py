@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f8d911ea2877db44
-#   text hash     86c724487cc1a3e1
+#   content hash  1887f7cace0fa37a
+#   text hash     13eb8f385f0f9f18
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

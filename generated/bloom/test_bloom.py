@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f8d911ea2877db44
-#   text hash     d4def2a019f412bc
+#   content hash  1887f7cace0fa37a
+#   text hash     59d577f8a634d5dc
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c84fadd2a45380e0
-#   text hash     80e93b511511bb7c
+#   content hash  793fad3f977fe7e5
+#   text hash     dbe9b7c039ce5664
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

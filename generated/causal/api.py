@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c84fadd2a45380e0
-#   text hash     68181b388b965e6a
+#   content hash  793fad3f977fe7e5
+#   text hash     bb0b8189c353559e
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c84fadd2a45380e0
-#   text hash     c6b86893f09132cb
+#   content hash  793fad3f977fe7e5
+#   text hash     c384c57ffc84e6ac
 #   render with   attnforge render specs/causal.yaml
 """The kernels: Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c84fadd2a45380e0
-#   text hash     859544757a2a037d
+#   content hash  793fad3f977fe7e5
+#   text hash     20837e9b85323b0f
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c84fadd2a45380e0
-#   text hash     3e76d6e249d06adb
+#   content hash  793fad3f977fe7e5
+#   text hash     61ca2bd8324d9f99
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

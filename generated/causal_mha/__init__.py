@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  81e2adf9b81f123b
-#   text hash     210044afccf947f1
+#   content hash  ea66f1ec724845b5
+#   text hash     d959ee4f0eb1d436
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  81e2adf9b81f123b
-#   text hash     3316e195f99927e5
+#   content hash  ea66f1ec724845b5
+#   text hash     e5bc6d6b5c87ae1f
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernels: Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  81e2adf9b81f123b
-#   text hash     739c9f4fe9fc3bde
+#   content hash  ea66f1ec724845b5
+#   text hash     ac53749ea8fba9e7
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  81e2adf9b81f123b
-#   text hash     bad10a7025e6295b
+#   content hash  ea66f1ec724845b5
+#   text hash     82ef7dc58ac5ebaf
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  578b4db8955472a8
-#   text hash     fc5e2a2870fbb037
+#   content hash  75e416c818467e86
+#   text hash     d0cf0ae6ccce0b12
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  578b4db8955472a8
-#   text hash     e8735bb44b9bb134
+#   content hash  75e416c818467e86
+#   text hash     5149ccf7e9755d6f
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

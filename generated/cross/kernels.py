@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  578b4db8955472a8
-#   text hash     b108e3abb5d5782a
+#   content hash  75e416c818467e86
+#   text hash     781dfdfc2cd8041c
 #   render with   attnforge render specs/cross.yaml
 """The kernels: Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  578b4db8955472a8
-#   text hash     53a925b8261277e9
+#   content hash  75e416c818467e86
+#   text hash     75f7b629f467d7d4
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

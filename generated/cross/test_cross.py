@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  578b4db8955472a8
-#   text hash     3924a83a1d71da76
+#   content hash  75e416c818467e86
+#   text hash     9373f3bc2544b25e
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

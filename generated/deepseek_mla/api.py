@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  3dc80574a07796d7
-#   text hash     69ffaa80a0c69140
+#   content hash  b159f4c4706697b5
+#   text hash     6bbb0956f0268f6a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

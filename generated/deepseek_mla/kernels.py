@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  3dc80574a07796d7
-#   text hash     83b5f6b6ca447355
+#   content hash  b159f4c4706697b5
+#   text hash     a9b23482d79dec93
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernels: Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  3dc80574a07796d7
-#   text hash     3c409bbb53020aff
+#   content hash  b159f4c4706697b5
+#   text hash     645f3c011876ab73
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

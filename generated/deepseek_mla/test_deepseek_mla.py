@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  3dc80574a07796d7
-#   text hash     0f8b5476b0237f23
+#   content hash  b159f4c4706697b5
+#   text hash     4a6dcc1a3d4332ee
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  246a5e183a770ccc
-#   text hash     876bd2b130df7f2a
+#   content hash  b8f95e610c97525d
+#   text hash     c373b626b1334f44
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

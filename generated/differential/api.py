@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  246a5e183a770ccc
-#   text hash     fa5cb21d4bbc0086
+#   content hash  b8f95e610c97525d
+#   text hash     52dc23189eaa1e54
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  246a5e183a770ccc
-#   text hash     ec699dff88d01af0
+#   content hash  b8f95e610c97525d
+#   text hash     96a4a80ba00ae9ee
 #   render with   attnforge render specs/differential.yaml
 """The kernels: One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  246a5e183a770ccc
-#   text hash     9bef1ff3e0121e3a
+#   content hash  b8f95e610c97525d
+#   text hash     0fde5df59e7b729d
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  246a5e183a770ccc
-#   text hash     f61690ca218b24d1
+#   content hash  b8f95e610c97525d
+#   text hash     4044408ad33b6233
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

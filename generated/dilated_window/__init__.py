@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  be1f95ee8ef7bbd6
-#   text hash     363bbbe031e9d61f
+#   content hash  789254a00953a745
+#   text hash     14b96087d27dbb8d
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  be1f95ee8ef7bbd6
-#   text hash     b744aa06ba28db1d
+#   content hash  789254a00953a745
+#   text hash     7113e984422433c1
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernels: Causal attention to every fourth of the 512 most recent keys.
 

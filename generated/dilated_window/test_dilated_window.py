@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  be1f95ee8ef7bbd6
-#   text hash     ac2781c012bca738
+#   content hash  789254a00953a745
+#   text hash     d9327159c5253b42
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

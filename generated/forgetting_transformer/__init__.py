@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5de9453d7aa41c74
-#   text hash     78957a3ef058e632
+#   content hash  ea3f9f964f326a41
+#   text hash     17f7044de31690e3
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5de9453d7aa41c74
-#   text hash     e58b6bd9dc6eb434
+#   content hash  ea3f9f964f326a41
+#   text hash     bcebbd5df675b646
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

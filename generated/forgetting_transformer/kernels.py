@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5de9453d7aa41c74
-#   text hash     2d7e3ad5c746ac3e
+#   content hash  ea3f9f964f326a41
+#   text hash     321ae1ac5cdea15c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The kernels: Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5de9453d7aa41c74
-#   text hash     3c710023242b1206
+#   content hash  ea3f9f964f326a41
+#   text hash     cd4f2084b366a23b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5de9453d7aa41c74
-#   text hash     e61ec9e49aad05fc
+#   content hash  ea3f9f964f326a41
+#   text hash     7128050a0d87cf01
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0d694d4f23eae339
-#   text hash     b079500e20527427
+#   content hash  00224a6d7e196163
+#   text hash     42b9e4604d55cf56
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

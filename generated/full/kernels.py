@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0d694d4f23eae339
-#   text hash     4b9e3a1ae2f85421
+#   content hash  00224a6d7e196163
+#   text hash     ce9e6820b0c1646b
 #   render with   attnforge render specs/full.yaml
 """The kernels: Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0d694d4f23eae339
-#   text hash     e7df95ac15a30d64
+#   content hash  00224a6d7e196163
+#   text hash     32e06fc958d56bf1
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

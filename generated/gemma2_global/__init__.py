@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ba8be2325a027c50
-#   text hash     d349150a0c361dde
+#   content hash  14b743eb6bb498b7
+#   text hash     dffb15ce177ae67b
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

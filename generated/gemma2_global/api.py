@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ba8be2325a027c50
-#   text hash     ca3d26fc61de5c68
+#   content hash  14b743eb6bb498b7
+#   text hash     024680ce1bd4ed30
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ba8be2325a027c50
-#   text hash     8b0aaa9666f3c0e1
+#   content hash  14b743eb6bb498b7
+#   text hash     b52b2fc2f06c1075
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernels: The global layers of Gemma 2, with capped scores.
 

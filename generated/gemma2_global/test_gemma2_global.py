@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ba8be2325a027c50
-#   text hash     e63a4fe8997420b4
+#   content hash  14b743eb6bb498b7
+#   text hash     d80f1ab2859e086f
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

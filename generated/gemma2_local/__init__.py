@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  56cd45b6ed46f51c
-#   text hash     933dc030fb10b3d6
+#   content hash  0f94326948338fdf
+#   text hash     8fd060ca4a70b15e
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  56cd45b6ed46f51c
-#   text hash     239a77c330a2ab7b
+#   content hash  0f94326948338fdf
+#   text hash     44fa4d8d5ac30766
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  56cd45b6ed46f51c
-#   text hash     b4ad20f4f43b85d0
+#   content hash  0f94326948338fdf
+#   text hash     2e4ab1bc6441188b
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernels: The local layers of Gemma 2, with a window and capped scores.
 

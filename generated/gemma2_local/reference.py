@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  56cd45b6ed46f51c
-#   text hash     a0ca02c6d5d5bc96
+#   content hash  0f94326948338fdf
+#   text hash     ed137f8c021628e3
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  56cd45b6ed46f51c
-#   text hash     bf014f2e1393de6d
+#   content hash  0f94326948338fdf
+#   text hash     a3c36a2adb35e983
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  edf44e9095bf959d
-#   text hash     40a0b10a2b68caf0
+#   content hash  69524541af7ef584
+#   text hash     86c3df22842229cc
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  edf44e9095bf959d
-#   text hash     7cda38c14ceab606
+#   content hash  69524541af7ef584
+#   text hash     05b227e65bd72324
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernels: Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  edf44e9095bf959d
-#   text hash     af8f29edd6dd5cff
+#   content hash  69524541af7ef584
+#   text hash     0f133b0cd1f5c06f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  edf44e9095bf959d
-#   text hash     e0be7aa72e8a60ff
+#   content hash  69524541af7ef584
+#   text hash     8f46b44bac3d4bdf
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

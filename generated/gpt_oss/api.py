@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5fb1654c49bcd67c
-#   text hash     251632d4ff2ee36a
+#   content hash  7f812cac25ca33b1
+#   text hash     9fc80dd174f8ae38
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5fb1654c49bcd67c
-#   text hash     1c07f919adf5624e
+#   content hash  7f812cac25ca33b1
+#   text hash     a9805c5d34bcf643
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernels: The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5fb1654c49bcd67c
-#   text hash     3e3c443f92166530
+#   content hash  7f812cac25ca33b1
+#   text hash     e9f4e511912fff5a
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

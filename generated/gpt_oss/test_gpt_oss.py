@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5fb1654c49bcd67c
-#   text hash     51494c8d227232a9
+#   content hash  7f812cac25ca33b1
+#   text hash     f54683c9fcb1b6d6
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  bfd8bb36ef0ffafd
-#   text hash     7caf967c32b804a6
+#   content hash  95abed22bd020843
+#   text hash     c9318c8f3d2a12ef
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  bfd8bb36ef0ffafd
-#   text hash     ec831f69de96766d
+#   content hash  95abed22bd020843
+#   text hash     10c162e2aeb87e36
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6951be1dd6be6385
-#   text hash     59028fe577f39284
+#   content hash  32e76fc830d9d1fb
+#   text hash     41dff4adc8d24d2d
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6951be1dd6be6385
-#   text hash     ea7d504fb3edb182
+#   content hash  32e76fc830d9d1fb
+#   text hash     deb30083b1488a72
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6951be1dd6be6385
-#   text hash     fb2a009b5d4cf8bb
+#   content hash  32e76fc830d9d1fb
+#   text hash     204672a7fe766d53
 #   render with   attnforge render specs/kerple.yaml
 """The kernels: Causal attention that falls with the logarithm of the distance, at a learned rate.
 

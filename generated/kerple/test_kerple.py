@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6951be1dd6be6385
-#   text hash     7d197ea834a0fcc6
+#   content hash  32e76fc830d9d1fb
+#   text hash     b54a604b452444a5
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  147723c0d8edc389
-#   text hash     d096cd3d4a9c7b41
+#   content hash  e52e7e2f7db96ac9
+#   text hash     a8bbcaa7eb5adc5d
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  147723c0d8edc389
-#   text hash     1a7b1fcc68f7af6a
+#   content hash  e52e7e2f7db96ac9
+#   text hash     828b628ddf829927
 #   render with   attnforge render specs/llama3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  147723c0d8edc389
-#   text hash     1e46a4468c1f58fc
+#   content hash  e52e7e2f7db96ac9
+#   text hash     980b70c7cd76a159
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

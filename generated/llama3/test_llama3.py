@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  147723c0d8edc389
-#   text hash     1b7722d3a782968b
+#   content hash  e52e7e2f7db96ac9
+#   text hash     a00c86b4a6e7873f
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8d4de5332588aca1
-#   text hash     ae465558d0c3b5f8
+#   content hash  44ac4caf9bff0691
+#   text hash     a1cd788658fdd525
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8d4de5332588aca1
-#   text hash     863e7fadddb82a4b
+#   content hash  44ac4caf9bff0691
+#   text hash     21fa6ea3b057549f
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernels: Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8d4de5332588aca1
-#   text hash     8944213a9714e67f
+#   content hash  44ac4caf9bff0691
+#   text hash     fbef32077b307d63
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8d4de5332588aca1
-#   text hash     2b67b26001756838
+#   content hash  44ac4caf9bff0691
+#   text hash     ad18b42a6025d02d
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a5ba5069b9f23be6
-#   text hash     2b7afcdceb1d1243
+#   content hash  d796a3f24881124c
+#   text hash     6c4488b2a96d10c0
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a5ba5069b9f23be6
-#   text hash     0c0a4fa332759107
+#   content hash  d796a3f24881124c
+#   text hash     3816b71041a329d1
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernels: Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

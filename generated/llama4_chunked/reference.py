@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a5ba5069b9f23be6
-#   text hash     bd4a8ea09f1850e5
+#   content hash  d796a3f24881124c
+#   text hash     1b84209f55ac17a9
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a5ba5069b9f23be6
-#   text hash     5822119c8dc6f70d
+#   content hash  d796a3f24881124c
+#   text hash     b578715007ea4b30
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d229c6ca4c18f6fe
-#   text hash     2a344650c1ef196f
+#   content hash  b9a92f18b8a0ab4f
+#   text hash     7eeb13784f8c1b9f
 #   render with   attnforge render specs/log_decay.yaml
 """The kernels: Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d229c6ca4c18f6fe
-#   text hash     0b08e5e9884f859b
+#   content hash  b9a92f18b8a0ab4f
+#   text hash     5a804687f269c6cb
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d229c6ca4c18f6fe
-#   text hash     4393a16b6173da26
+#   content hash  b9a92f18b8a0ab4f
+#   text hash     6b237fddb1a4365d
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c03e2dfcdc33d8ba
-#   text hash     3224bc26dee7dcbf
+#   content hash  f13b8a2788d4765f
+#   text hash     c7aaf01fea0d3edf
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c03e2dfcdc33d8ba
-#   text hash     1f43f5ec6b2b35b0
+#   content hash  f13b8a2788d4765f
+#   text hash     64bcc3074337c21e
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

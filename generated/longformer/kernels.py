@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c03e2dfcdc33d8ba
-#   text hash     a6d51d50fbafe895
+#   content hash  f13b8a2788d4765f
+#   text hash     262af2c126b93aff
 #   render with   attnforge render specs/longformer.yaml
 """The kernels: A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c03e2dfcdc33d8ba
-#   text hash     6ae8d4477ef58cea
+#   content hash  f13b8a2788d4765f
+#   text hash     bbb4e8995c2b9216
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

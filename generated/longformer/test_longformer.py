@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c03e2dfcdc33d8ba
-#   text hash     99b5634e6933b275
+#   content hash  f13b8a2788d4765f
+#   text hash     e7186a15d99c2f14
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

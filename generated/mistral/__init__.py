@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7f2f25b9511bee05
-#   text hash     f3cec73d91f57cc2
+#   content hash  8b6f4ddfa4168047
+#   text hash     e76708526a47b004
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

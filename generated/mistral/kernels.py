@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7f2f25b9511bee05
-#   text hash     6c02a5ea4bc3d6fa
+#   content hash  8b6f4ddfa4168047
+#   text hash     0c9c0f54e4191a14
 #   render with   attnforge render specs/mistral.yaml
 """The kernels: Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7f2f25b9511bee05
-#   text hash     25586db57b65ccbf
+#   content hash  8b6f4ddfa4168047
+#   text hash     3076644430714f2b
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

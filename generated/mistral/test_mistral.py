@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7f2f25b9511bee05
-#   text hash     bad94c90d4e9264d
+#   content hash  8b6f4ddfa4168047
+#   text hash     01e380f7852966f9
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

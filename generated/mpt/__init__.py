@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7bc8198e55ffffcf
-#   text hash     e3ae57944e1b4acb
+#   content hash  0cdd574e4fa36bf5
+#   text hash     a66c830a2c34ab5d
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7bc8198e55ffffcf
-#   text hash     ff3189b43f40da44
+#   content hash  0cdd574e4fa36bf5
+#   text hash     d5b0ae3bca1b10cb
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

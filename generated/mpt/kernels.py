@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7bc8198e55ffffcf
-#   text hash     8eeb6898a55ba313
+#   content hash  0cdd574e4fa36bf5
+#   text hash     8434946356eebc1d
 #   render with   attnforge render specs/mpt.yaml
 """The kernels: Attention with a prefix and linear biases.
 

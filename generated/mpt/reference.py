@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7bc8198e55ffffcf
-#   text hash     c1cfd27daec62272
+#   content hash  0cdd574e4fa36bf5
+#   text hash     48855269fa79a6e9
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7bc8198e55ffffcf
-#   text hash     b012babbd756a5e8
+#   content hash  0cdd574e4fa36bf5
+#   text hash     23e21929a626bf2b
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

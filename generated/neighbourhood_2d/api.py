@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  6452ed86f79adc33
-#   text hash     58987c7185fc883e
+#   content hash  e483227af314cbc9
+#   text hash     02ae3d8c08f191ce
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  6452ed86f79adc33
-#   text hash     720d7b12d17322f4
+#   content hash  e483227af314cbc9
+#   text hash     c0a40a2517c81381
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

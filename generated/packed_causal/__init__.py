@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  bca96401aca72772
-#   text hash     3dd4e4f7d2ed1058
+#   content hash  4136dcf767c2e3ab
+#   text hash     59ffa2c234fecea8
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

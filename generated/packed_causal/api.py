@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  bca96401aca72772
-#   text hash     74bace9203f84ae3
+#   content hash  4136dcf767c2e3ab
+#   text hash     458a5dd865731398
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

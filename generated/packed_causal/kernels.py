@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  bca96401aca72772
-#   text hash     a9de43bb33a88b90
+#   content hash  4136dcf767c2e3ab
+#   text hash     52bb5014b12af581
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernels: Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  bca96401aca72772
-#   text hash     b550d933a9a24490
+#   content hash  4136dcf767c2e3ab
+#   text hash     d565a898a3985abe
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

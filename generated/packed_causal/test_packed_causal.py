@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  bca96401aca72772
-#   text hash     a5d578fbf6f6180e
+#   content hash  4136dcf767c2e3ab
+#   text hash     a1414c256ef58565
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6d9b8f7ed88c40b6
-#   text hash     deb143134d35cb22
+#   content hash  573bfb2698c7db8f
+#   text hash     d678284ebcdeec45
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

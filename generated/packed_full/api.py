@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6d9b8f7ed88c40b6
-#   text hash     d7c3b7964f9e732d
+#   content hash  573bfb2698c7db8f
+#   text hash     a8490f38c2e7889a
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

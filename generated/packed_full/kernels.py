@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6d9b8f7ed88c40b6
-#   text hash     5b26ae2dab9636ac
+#   content hash  573bfb2698c7db8f
+#   text hash     bc34ed1d2041e3ed
 #   render with   attnforge render specs/packed_full.yaml
 """The kernels: Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6d9b8f7ed88c40b6
-#   text hash     06f5a82c2d2017fb
+#   content hash  573bfb2698c7db8f
+#   text hash     a6a890d26fe85764
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6d9b8f7ed88c40b6
-#   text hash     35eab9f90cb15681
+#   content hash  573bfb2698c7db8f
+#   text hash     58ab2383ee03379e
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

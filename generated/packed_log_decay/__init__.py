@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  5619ab914225e5f9
-#   text hash     1b917fb927363761
+#   content hash  5d7f50dcfc04473b
+#   text hash     47276843363d79a2
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

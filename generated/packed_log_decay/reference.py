@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  5619ab914225e5f9
-#   text hash     cf90a246982814b1
+#   content hash  5d7f50dcfc04473b
+#   text hash     c85e439203564f55
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  5619ab914225e5f9
-#   text hash     2959436dca5773f2
+#   content hash  5d7f50dcfc04473b
+#   text hash     851fab81c1195ffa
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

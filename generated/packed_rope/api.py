@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  7f1bd32e3dad2fb6
-#   text hash     543127b060c1d4fd
+#   content hash  e1bc09951db7b4fd
+#   text hash     1118926c98419d8f
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  7f1bd32e3dad2fb6
-#   text hash     c83f530b3783ee0e
+#   content hash  e1bc09951db7b4fd
+#   text hash     2d7b223eb1c7cc92
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernels: Causal attention with rotary embedding for sequences packed into one tensor.
 

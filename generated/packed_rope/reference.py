@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  7f1bd32e3dad2fb6
-#   text hash     0d4bf140c849ab92
+#   content hash  e1bc09951db7b4fd
+#   text hash     4b9445da50f44aee
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

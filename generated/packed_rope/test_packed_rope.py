@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  7f1bd32e3dad2fb6
-#   text hash     453ebf1de60e03da
+#   content hash  e1bc09951db7b4fd
+#   text hash     17acaf6df04d175e
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

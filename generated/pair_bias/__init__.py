@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e5888d4ea7609f57
-#   text hash     8d547b47e18780ae
+#   content hash  7b0107b7433d95ba
+#   text hash     dc0f65f80392ebeb
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e5888d4ea7609f57
-#   text hash     cfcd34680e80ec71
+#   content hash  7b0107b7433d95ba
+#   text hash     f21cd07e73f816a7
 #   render with   attnforge render specs/pair_bias.yaml
 """The kernels: Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e5888d4ea7609f57
-#   text hash     5c77b7b955f525fa
+#   content hash  7b0107b7433d95ba
+#   text hash     a7d085e5114146a6
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e5888d4ea7609f57
-#   text hash     432bce277fdc344c
+#   content hash  7b0107b7433d95ba
+#   text hash     feadd769256028e6
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a2f44c0564dbbae6
-#   text hash     f2894514378d32c1
+#   content hash  c540e0682b38e00a
+#   text hash     f72010c7aa73a0ba
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a2f44c0564dbbae6
-#   text hash     d3547d9b71dbcd26
+#   content hash  c540e0682b38e00a
+#   text hash     9a7326b81aa393df
 #   render with   attnforge render specs/paligemma.yaml
 """The kernels: An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a2f44c0564dbbae6
-#   text hash     e79c7dd1c209c042
+#   content hash  c540e0682b38e00a
+#   text hash     ff5296be78a45b33
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

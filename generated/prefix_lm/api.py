@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  defd2c39fbb854cd
-#   text hash     b2d4d4c89179a64a
+#   content hash  222f9ad097707e5b
+#   text hash     25cb664dd956eda2
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  defd2c39fbb854cd
-#   text hash     a3c4f4c04aba039e
+#   content hash  222f9ad097707e5b
+#   text hash     abd6e73c4fbbaf48
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernels: Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  defd2c39fbb854cd
-#   text hash     915a7ed6894eb951
+#   content hash  222f9ad097707e5b
+#   text hash     4cff3dd3f20fbd2e
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  defd2c39fbb854cd
-#   text hash     e8af461fe8c76b74
+#   content hash  222f9ad097707e5b
+#   text hash     860a91a0aa53d9b8
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  462c752a80610d60
-#   text hash     8fd1beab63caad1f
+#   content hash  c35c1a0d2ab3c7ac
+#   text hash     5177b116b9d820d5
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

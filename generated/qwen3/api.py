@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  462c752a80610d60
-#   text hash     49073c326fd4c804
+#   content hash  c35c1a0d2ab3c7ac
+#   text hash     38ecec62ddb85a4f
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

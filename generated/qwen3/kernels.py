@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  462c752a80610d60
-#   text hash     cf44ae23f0ea2d69
+#   content hash  c35c1a0d2ab3c7ac
+#   text hash     20d2ae2d187f734d
 #   render with   attnforge render specs/qwen3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  462c752a80610d60
-#   text hash     5153cf9d67e3769e
+#   content hash  c35c1a0d2ab3c7ac
+#   text hash     6134b0379414d074
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  462c752a80610d60
-#   text hash     f2032dc5de30eec1
+#   content hash  c35c1a0d2ab3c7ac
+#   text hash     7242b7aae99a1146
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

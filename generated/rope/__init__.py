@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b5cd3ee33761e41e
-#   text hash     88d1dc8857ad4976
+#   content hash  90a808941eef0730
+#   text hash     d039e7e9f2fb5631
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

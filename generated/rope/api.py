@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b5cd3ee33761e41e
-#   text hash     e803c168fad16870
+#   content hash  90a808941eef0730
+#   text hash     73b791513a73d8b0
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b5cd3ee33761e41e
-#   text hash     bb57035829f9c0f4
+#   content hash  90a808941eef0730
+#   text hash     2d8924edbd9654fd
 #   render with   attnforge render specs/rope.yaml
 """The kernels: Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b5cd3ee33761e41e
-#   text hash     f4eb9d28018eb1b9
+#   content hash  90a808941eef0730
+#   text hash     239fdd57fc520416
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b5cd3ee33761e41e
-#   text hash     190df89c6c9ee41d
+#   content hash  90a808941eef0730
+#   text hash     a48961b642617d2b
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b3ace98b55570a95
-#   text hash     19c8726954ce23cf
+#   content hash  02b949db9bfe858f
+#   text hash     a5491a816898789f
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b3ace98b55570a95
-#   text hash     052bd9e83c65c9b2
+#   content hash  02b949db9bfe858f
+#   text hash     b0d79f1b37ed0402
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

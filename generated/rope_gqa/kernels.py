@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b3ace98b55570a95
-#   text hash     e4a6e84d39a626f1
+#   content hash  02b949db9bfe858f
+#   text hash     c7cb0b27dc96a5b4
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b3ace98b55570a95
-#   text hash     19d3771f48a76aba
+#   content hash  02b949db9bfe858f
+#   text hash     63efc629f39151f6
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

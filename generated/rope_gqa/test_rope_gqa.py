@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b3ace98b55570a95
-#   text hash     98a2fdfbe919ddb8
+#   content hash  02b949db9bfe858f
+#   text hash     740dec28905291c2
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

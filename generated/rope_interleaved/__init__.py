@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ab2a674f4f71f085
-#   text hash     e11c30f2e38bd2b2
+#   content hash  108ee216a53b422c
+#   text hash     b40b15247198a8d4
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ab2a674f4f71f085
-#   text hash     698dd83fb6d329dd
+#   content hash  108ee216a53b422c
+#   text hash     e7ce113d1d2b0d1f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ab2a674f4f71f085
-#   text hash     ea9773cbb6e1d250
+#   content hash  108ee216a53b422c
+#   text hash     01f42a88e078f44f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernels: Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ab2a674f4f71f085
-#   text hash     c15b4b8d576cf86c
+#   content hash  108ee216a53b422c
+#   text hash     de102860d052fb10
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ab2a674f4f71f085
-#   text hash     426b791685a8de1e
+#   content hash  108ee216a53b422c
+#   text hash     fb7cb0f5dff89839
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  d6e257ab7dade4e8
-#   text hash     d8b89f33ac252356
+#   content hash  44142f482b383faf
+#   text hash     2574635b4f5f03b3
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

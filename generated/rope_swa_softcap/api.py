@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  d6e257ab7dade4e8
-#   text hash     c2de551b613f9c43
+#   content hash  44142f482b383faf
+#   text hash     9c0e9566a99a5cf3
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  d6e257ab7dade4e8
-#   text hash     9b053cf18121009a
+#   content hash  44142f482b383faf
+#   text hash     ec2a4c3f361636d0
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

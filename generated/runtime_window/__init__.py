@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0442732fd1ec6375
-#   text hash     cf94ecb60eaac51b
+#   content hash  bf718e079798d1fd
+#   text hash     64fa122971281165
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

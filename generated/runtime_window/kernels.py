@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0442732fd1ec6375
-#   text hash     e7c22788afdefd2b
+#   content hash  bf718e079798d1fd
+#   text hash     66d156a1801d925e
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernels: Causal attention to the most recent keys, as many as each call says.
 

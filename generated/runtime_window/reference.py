@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0442732fd1ec6375
-#   text hash     d04f7e38e00c4695
+#   content hash  bf718e079798d1fd
+#   text hash     c49de0362d547a67
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0442732fd1ec6375
-#   text hash     6863c5e110946e17
+#   content hash  bf718e079798d1fd
+#   text hash     7a6f976f9bd2cce7
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

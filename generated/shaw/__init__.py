@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  b083357e3e78e2f4
-#   text hash     d3eb5c2dd516bfe0
+#   content hash  e517c9bd6d37b48d
+#   text hash     5a11c652c6d707ae
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own.
 

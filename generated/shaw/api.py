@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  b083357e3e78e2f4
-#   text hash     a1297b1da80219b3
+#   content hash  e517c9bd6d37b48d
+#   text hash     7a23fc17c173de9d
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  b083357e3e78e2f4
-#   text hash     e43f8d686e7e66e1
+#   content hash  e517c9bd6d37b48d
+#   text hash     c019a43663089415
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

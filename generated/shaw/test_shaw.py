@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  b083357e3e78e2f4
-#   text hash     1214f14794e8b7b6
+#   content hash  e517c9bd6d37b48d
+#   text hash     1db230e9ff212988
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f288027505aa4ed8
-#   text hash     216df539d9b14bdd
+#   content hash  e1162bed52705d54
+#   text hash     46c3824f831bf362
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

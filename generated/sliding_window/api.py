@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f288027505aa4ed8
-#   text hash     388d525003151193
+#   content hash  e1162bed52705d54
+#   text hash     9826d3e1f1a99e04
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

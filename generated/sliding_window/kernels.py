@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f288027505aa4ed8
-#   text hash     93f1830b9ad93d25
+#   content hash  e1162bed52705d54
+#   text hash     073560253fc740e4
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernels: Causal attention to the 1024 most recent keys.
 

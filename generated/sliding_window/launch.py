@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f288027505aa4ed8
-#   text hash     bd3ea80d9d904a5a
+#   content hash  e1162bed52705d54
+#   text hash     e85c40bc7e689c23
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -100,7 +100,7 @@ def _attend(
     block_d, block_dv = _padded(q), _padded(v)
 
     def launch(block_m, block_n, warps, stages):
-        kernels.forward[q.shape[0] * q.shape[2], triton.cdiv(q.shape[1], block_m)](
+        kernels.forward[q.shape[0] * q.shape[2], _cdiv(q.shape[1], block_m)](
             q_desc=_tiles(q, block_m, block_d),
             k_desc=_tiles(k, block_n, block_d),
             v_desc=_tiles(v, block_n, block_dv),
@@ -156,7 +156,7 @@ def _differentiate(
 
     block_m = 32 if INTERPRETED else 64
     with _current(q):
-        kernels.backward_preprocess[q.shape[0] * q.shape[2], triton.cdiv(q.shape[1], block_m)](
+        kernels.backward_preprocess[q.shape[0] * q.shape[2], _cdiv(q.shape[1], block_m)](
             out_desc=_tiles(out, block_m, block_dv),
             dout_desc=_tiles(dout, block_m, block_dv),
             delta_ptr=delta,
@@ -173,7 +173,7 @@ def _differentiate(
         dq = dq if wanted[0] else q.new_empty(q.shape)
 
         def launch(block_m, block_n, warps, stages):
-            kernels.backward_dq[q.shape[0] * q.shape[-2], triton.cdiv(q.shape[1], block_m)](
+            kernels.backward_dq[q.shape[0] * q.shape[-2], _cdiv(q.shape[1], block_m)](
                 q_desc=_tiles(q, block_m, block_d),
                 k_desc=_tiles(k, block_n, block_d),
                 v_desc=_tiles(v, block_n, block_dv),
@@ -203,7 +203,7 @@ def _differentiate(
         dv = dv if wanted[2] else v.new_empty(v.shape)
 
         def launch(block_m, block_n, warps, stages):
-            kernels.backward_dkv[q.shape[0] * k.shape[-2], triton.cdiv(k.shape[1], block_n)](
+            kernels.backward_dkv[q.shape[0] * k.shape[-2], _cdiv(k.shape[1], block_n)](
                 q_desc=_tiles(q, block_m, block_d),
                 k_desc=_tiles(k, block_n, block_d),
                 v_desc=_tiles(v, block_n, block_dv),
@@ -302,39 +302,48 @@ def _precision(x):
 
 def _padded(x):
     """Columns of a tile that holds x's."""
-    return max(16, triton.next_power_of_2(x.shape[-1]))
+    return max(16, _power_of_2(x.shape[-1]))
+
+
+# triton's own take microseconds outside of kernels
+def _cdiv(a, b):
+    return -(-a // b)
+
+
+def _power_of_2(n):
+    return 1 << (n - 1).bit_length()
 
 
 def _readable(x):
     """x, or a copy of it that tiles can be read from: columns side by side, rows on 16-byte boundaries."""
+    *sizes, width = x.shape
+    *strides, column = x.stride()
     step = 16 // x.element_size()
-    strides = [s for n, s in zip(x.shape[:-1], x.stride()) if n > 1]
-    side_by_side = x.shape[-1] == 1 or x.stride(-1) == 1
-    if (
-        side_by_side
-        and x.data_ptr() % 16 == 0
-        and all(s % step == 0 and 0 < s < 2**40 // x.element_size() for s in strides)
-    ):
-        return x
+    if (column == 1 or width == 1) and x.data_ptr() % 16 == 0:
+        if all(n == 1 or (s % step == 0 and 0 < s < 2**36 * step) for n, s in zip(sizes, strides)):
+            return x
     return _rows(x).copy_(x)
 
 
 def _rows(x):
     """An empty tensor of x's shape whose rows begin on 16-byte boundaries."""
     step = 16 // x.element_size()
-    return x.new_empty(*x.shape[:-1], triton.cdiv(x.shape[-1], step) * step)[..., : x.shape[-1]]
+    return x.new_empty(*x.shape[:-1], _cdiv(x.shape[-1], step) * step)[..., : x.shape[-1]]
 
 
 def _tiles(x, rows, columns):
     """What kernels load tiles of one head by, [rows, columns]: a descriptor, or where the rows of x stand."""
+    batch, count, heads, width = x.shape
+    batch_stride, row_stride, head_stride, _ = x.stride()
     # heads before rows: axes of 1 that lead drop out of a tile without a trace in the compiled code
-    x = x.transpose(-3, -2)
+    sizes = batch, heads, count
+    strides = batch_stride, head_stride, row_stride
     # the stride of an axis of size 1 means nothing, but must be a multiple of 16 bytes
-    strides = [s if n > 1 else 16 for n, s in zip(x.shape[:-1], x.stride())]
+    strides = [s if n > 1 else 16 for n, s in zip(sizes, strides)]
     if _copies_tiles(x.device):
-        return TensorDescriptor(x, list(x.shape), [*strides, 1], [1, 1, rows, columns])
+        return TensorDescriptor(x, [*sizes, width], [*strides, 1], [1, 1, rows, columns])
     step = 16 // x.element_size()
-    return (x, tl.constexpr(x.shape[-1]), *(s // step for s in strides))
+    return (x, tl.constexpr(width), *(s // step for s in strides))
 
 
 @functools.cache

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f288027505aa4ed8
-#   text hash     c28b8db28a4fbcff
+#   content hash  e1162bed52705d54
+#   text hash     188d614ec49887a1
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

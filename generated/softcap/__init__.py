@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  34abd127fae96138
-#   text hash     aaad09c99c747405
+#   content hash  df08b3bcb5d6fd02
+#   text hash     d7f0ca46db9729cf
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  34abd127fae96138
-#   text hash     4833d53a620483e3
+#   content hash  df08b3bcb5d6fd02
+#   text hash     3127182017b5643c
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  34abd127fae96138
-#   text hash     b552984dfed5e150
+#   content hash  df08b3bcb5d6fd02
+#   text hash     dadb2666798b96f2
 #   render with   attnforge render specs/softcap.yaml
 """The kernels: Causal attention with scores capped smoothly at 30.
 

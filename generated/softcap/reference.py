@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  34abd127fae96138
-#   text hash     73eaea8d0967a802
+#   content hash  df08b3bcb5d6fd02
+#   text hash     601202f922b22714
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  34abd127fae96138
-#   text hash     4c9aa84305d3960f
+#   content hash  df08b3bcb5d6fd02
+#   text hash     483a0cfe015d551e
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

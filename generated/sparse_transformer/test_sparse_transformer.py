@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  247a12133014ed43
-#   text hash     ce535fee225e36e6
+#   content hash  1a12760fafc6e5a2
+#   text hash     77d14381d5de6efb
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

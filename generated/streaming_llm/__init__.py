@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  8d4f5e62d587d667
-#   text hash     ad6ae015030e5dc9
+#   content hash  5ea0a3247fd29dd4
+#   text hash     20d85abc2e912337
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

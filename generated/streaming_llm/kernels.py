@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  8d4f5e62d587d667
-#   text hash     b35313fe7fe8cf61
+#   content hash  5ea0a3247fd29dd4
+#   text hash     5c5cdab89cb7a6f6
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernels: Causal attention to the 1024 most recent keys and to the first four.
 

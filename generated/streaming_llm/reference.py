@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  8d4f5e62d587d667
-#   text hash     be1f20b8de3f3567
+#   content hash  5ea0a3247fd29dd4
+#   text hash     597b1c23362fa8fa
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  8d4f5e62d587d667
-#   text hash     a935d1ecab5f759b
+#   content hash  5ea0a3247fd29dd4
+#   text hash     5e197b23f929fbeb
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  04908029300aed61
-#   text hash     1a39ee07045fa60d
+#   content hash  b3ed6691ce6861d4
+#   text hash     01294b7990878317
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

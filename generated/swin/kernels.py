@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  04908029300aed61
-#   text hash     c1bb9d20a82b3b4d
+#   content hash  b3ed6691ce6861d4
+#   text hash     e618d6e1acf70f9f
 #   render with   attnforge render specs/swin.yaml
 """The kernels: Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

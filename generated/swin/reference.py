@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  04908029300aed61
-#   text hash     5d95c2d747299286
+#   content hash  b3ed6691ce6861d4
+#   text hash     ab898fc030c09e63
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  04908029300aed61
-#   text hash     84edf8a787544974
+#   content hash  b3ed6691ce6861d4
+#   text hash     ae44bc766684ed7b
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  765e8083296928ad
-#   text hash     ae5dedf8e7bba9b4
+#   content hash  d545273d16e17b1f
+#   text hash     5073781bc2b6760f
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

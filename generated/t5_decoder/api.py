@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  765e8083296928ad
-#   text hash     e8957efb7a4eaa97
+#   content hash  d545273d16e17b1f
+#   text hash     a3bbb343a0b0538a
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  765e8083296928ad
-#   text hash     5e866892fb752934
+#   content hash  d545273d16e17b1f
+#   text hash     533e0776204c9afb
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernels: Causal attention with T5's learned biases for distances.
 

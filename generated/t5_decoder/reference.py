@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  765e8083296928ad
-#   text hash     57feee8959810c74
+#   content hash  d545273d16e17b1f
+#   text hash     e33443f31ecb1b63
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  765e8083296928ad
-#   text hash     3758e6ef1f29d8d2
+#   content hash  d545273d16e17b1f
+#   text hash     8ccdd773897914d1
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c7715fced7999dfe
-#   text hash     bb5d9f867b87a8f5
+#   content hash  a2a6ec78d5d91c34
+#   text hash     5311bbef94dfdb84
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c7715fced7999dfe
-#   text hash     39d4823294284424
+#   content hash  a2a6ec78d5d91c34
+#   text hash     a336485413dfe30f
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernels: Attention with T5's learned biases for distances in both directions.
 

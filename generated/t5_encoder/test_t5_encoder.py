@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c7715fced7999dfe
-#   text hash     6b12bbb34a507b45
+#   content hash  a2a6ec78d5d91c34
+#   text hash     10c2e39626b46d43
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  ac3f9b3f53d5eb7d
-#   text hash     97ba9dc30acd29fc
+#   content hash  5941d8584cafbdcc
+#   text hash     5efad6e75d77f58a
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

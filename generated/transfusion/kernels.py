@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  ac3f9b3f53d5eb7d
-#   text hash     5483fe901a803764
+#   content hash  5941d8584cafbdcc
+#   text hash     aaf13b75a407ae01
 #   render with   attnforge render specs/transfusion.yaml
 """The kernels: Causal attention in which the patches of one image see each other.
 

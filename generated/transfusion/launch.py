@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  ac3f9b3f53d5eb7d
-#   text hash     f444b19e8fd9d560
+#   content hash  5941d8584cafbdcc
+#   text hash     0e97e973ce722386
 #   render with   attnforge render specs/transfusion.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -103,7 +103,7 @@ def _attend(
 
     def launch(block_m, block_n, warps, stages):
         key_ranges, q_tiles = _key_ranges(q, k, image, scale, block_m, block_n)
-        kernels.forward[q.shape[0] * q.shape[2], triton.cdiv(q.shape[1], block_m)](
+        kernels.forward[q.shape[0] * q.shape[2], _cdiv(q.shape[1], block_m)](
             q_desc=_tiles(q, block_m, block_d),
             k_desc=_tiles(k, block_n, block_d),
             v_desc=_tiles(v, block_n, block_dv),
@@ -165,7 +165,7 @@ def _differentiate(
 
     block_m = 32 if INTERPRETED else 64
     with _current(q):
-        kernels.backward_preprocess[q.shape[0] * q.shape[2], triton.cdiv(q.shape[1], block_m)](
+        kernels.backward_preprocess[q.shape[0] * q.shape[2], _cdiv(q.shape[1], block_m)](
             out_desc=_tiles(out, block_m, block_dv),
             dout_desc=_tiles(dout, block_m, block_dv),
             delta_ptr=delta,
@@ -183,7 +183,7 @@ def _differentiate(
 
         def launch(block_m, block_n, warps, stages):
             key_ranges, q_tiles = _key_ranges(q, k, image, scale, block_m, block_n)
-            kernels.backward_dq[q.shape[0] * q.shape[-2], triton.cdiv(q.shape[1], block_m)](
+            kernels.backward_dq[q.shape[0] * q.shape[-2], _cdiv(q.shape[1], block_m)](
                 q_desc=_tiles(q, block_m, block_d),
                 k_desc=_tiles(k, block_n, block_d),
                 v_desc=_tiles(v, block_n, block_dv),
@@ -219,7 +219,7 @@ def _differentiate(
 
         def launch(block_m, block_n, warps, stages):
             query_ranges, k_tiles = _query_ranges(q, k, image, scale, block_m, block_n)
-            kernels.backward_dkv[q.shape[0] * k.shape[-2], triton.cdiv(k.shape[1], block_n)](
+            kernels.backward_dkv[q.shape[0] * k.shape[-2], _cdiv(k.shape[1], block_n)](
                 q_desc=_tiles(q, block_m, block_d),
                 k_desc=_tiles(k, block_n, block_d),
                 v_desc=_tiles(v, block_n, block_dv),
@@ -285,7 +285,7 @@ _attend.register_autograd(_backward, setup_context=_keep)
 
 def _bounds(q, k, image, scale, block_m, block_n):
     """What masks read along each tile, at least and at most, and how many tiles there are."""
-    q_tiles, k_tiles = triton.cdiv(q.shape[1], block_m), triton.cdiv(k.shape[1], block_n)
+    q_tiles, k_tiles = _cdiv(q.shape[1], block_m), _cdiv(k.shape[1], block_n)
     q_bounds = q.new_empty(q.shape[0], q_tiles, 2, dtype=torch.int32)
     k_bounds = q.new_empty(q.shape[0], k_tiles, 2, dtype=torch.int32)
     kernels.bounds[q.shape[0], q_tiles + k_tiles](
@@ -361,10 +361,10 @@ def _rotate(
     q_turned, k_turned = _rows(q), _rows(k)
     if q.numel() + k.numel() == 0:
         return q_turned, k_turned
-    block_t, block_half = 32, triton.next_power_of_2(cos.shape[1])
+    block_t, block_half = 32, _power_of_2(cos.shape[1])
     heads = q.shape[2] + k.shape[2]
     with _current(q):
-        kernels.rotate[q.shape[0] * heads, triton.cdiv(max(q.shape[1], k.shape[1]), block_t)](
+        kernels.rotate[q.shape[0] * heads, _cdiv(max(q.shape[1], k.shape[1]), block_t)](
             q_ptr=q,
             q_stride_batch=q.stride(0),
             q_stride_token=q.stride(1),
@@ -463,39 +463,48 @@ def _precision(x):
 
 def _padded(x):
     """Columns of a tile that holds x's."""
-    return max(16, triton.next_power_of_2(x.shape[-1]))
+    return max(16, _power_of_2(x.shape[-1]))
+
+
+# triton's own take microseconds outside of kernels
+def _cdiv(a, b):
+    return -(-a // b)
+
+
+def _power_of_2(n):
+    return 1 << (n - 1).bit_length()
 
 
 def _readable(x):
     """x, or a copy of it that tiles can be read from: columns side by side, rows on 16-byte boundaries."""
+    *sizes, width = x.shape
+    *strides, column = x.stride()
     step = 16 // x.element_size()
-    strides = [s for n, s in zip(x.shape[:-1], x.stride()) if n > 1]
-    side_by_side = x.shape[-1] == 1 or x.stride(-1) == 1
-    if (
-        side_by_side
-        and x.data_ptr() % 16 == 0
-        and all(s % step == 0 and 0 < s < 2**40 // x.element_size() for s in strides)
-    ):
-        return x
+    if (column == 1 or width == 1) and x.data_ptr() % 16 == 0:
+        if all(n == 1 or (s % step == 0 and 0 < s < 2**36 * step) for n, s in zip(sizes, strides)):
+            return x
     return _rows(x).copy_(x)
 
 
 def _rows(x):
     """An empty tensor of x's shape whose rows begin on 16-byte boundaries."""
     step = 16 // x.element_size()
-    return x.new_empty(*x.shape[:-1], triton.cdiv(x.shape[-1], step) * step)[..., : x.shape[-1]]
+    return x.new_empty(*x.shape[:-1], _cdiv(x.shape[-1], step) * step)[..., : x.shape[-1]]
 
 
 def _tiles(x, rows, columns):
     """What kernels load tiles of one head by, [rows, columns]: a descriptor, or where the rows of x stand."""
+    batch, count, heads, width = x.shape
+    batch_stride, row_stride, head_stride, _ = x.stride()
     # heads before rows: axes of 1 that lead drop out of a tile without a trace in the compiled code
-    x = x.transpose(-3, -2)
+    sizes = batch, heads, count
+    strides = batch_stride, head_stride, row_stride
     # the stride of an axis of size 1 means nothing, but must be a multiple of 16 bytes
-    strides = [s if n > 1 else 16 for n, s in zip(x.shape[:-1], x.stride())]
+    strides = [s if n > 1 else 16 for n, s in zip(sizes, strides)]
     if _copies_tiles(x.device):
-        return TensorDescriptor(x, list(x.shape), [*strides, 1], [1, 1, rows, columns])
+        return TensorDescriptor(x, [*sizes, width], [*strides, 1], [1, 1, rows, columns])
     step = 16 // x.element_size()
-    return (x, tl.constexpr(x.shape[-1]), *(s // step for s in strides))
+    return (x, tl.constexpr(width), *(s // step for s in strides))
 
 
 @functools.cache

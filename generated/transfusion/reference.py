@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  ac3f9b3f53d5eb7d
-#   text hash     58cba91e8fa8fdc5
+#   content hash  5941d8584cafbdcc
+#   text hash     cc751087370a9ddd
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  ac3f9b3f53d5eb7d
-#   text hash     904d9c57471c0755
+#   content hash  5941d8584cafbdcc
+#   text hash     cf47e77f8f64b767
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  551d09d7a7efc014
-#   text hash     7ff2b14f40226150
+#   content hash  6fcb9e77f2547be7
+#   text hash     434a4ad675866e86
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  551d09d7a7efc014
-#   text hash     b14e34784cdc03ee
+#   content hash  6fcb9e77f2547be7
+#   text hash     91e46438fc814667
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

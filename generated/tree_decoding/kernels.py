@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  551d09d7a7efc014
-#   text hash     4acd55448411b8c9
+#   content hash  6fcb9e77f2547be7
+#   text hash     5433cd20a2719c0d
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernels: A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  551d09d7a7efc014
-#   text hash     72953be3dc845593
+#   content hash  6fcb9e77f2547be7
+#   text hash     401f507c7a223f22
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  551d09d7a7efc014
-#   text hash     819af0324803b406
+#   content hash  6fcb9e77f2547be7
+#   text hash     994a74f3088fb7ef
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -160,7 +160,7 @@ class Plan:
     def passes(self) -> tuple[Pass, ...]:
         """The parts of the backward pass."""
         queries, keys = ("max_seqlen_q", "max_seqlen_k") if self.spec.packed else ("q.shape[1]", "k.shape[1]")
-        rows, columns = f"triton.cdiv({queries}, block_m)", f"triton.cdiv({keys}, block_n)"
+        rows, columns = f"_cdiv({queries}, block_m)", f"_cdiv({keys}, block_n)"
         sequences = self.sequences
         return (
             self._pass(self.faces.dq, self.by_query, {0: ("dq", "q")}, (f"{sequences} * q.shape[-2]", rows)),
@@ -212,7 +212,7 @@ def build(spec: Spec) -> Plan:
     key_skips, query_skips = (found if (found := Skips(spec, side)).any else None for side in SIDES)
     helpers = {name for view in views for name in view.helpers} | set(walk.helpers(spec))
     helpers |= {name for skips in (key_skips, query_skips) if skips for name in skips.helpers}
-    given, pairs = tiles.tables(_loaded(spec, by_query)).tuned(spec.tiles), [pair.kernel.name for pair in faces.pairs]
+    given, pairs = tiles.tables(_weight(spec, by_query)).tuned(spec.tiles), [pair.kernel.name for pair in faces.pairs]
 
     def also(table: tiles.Table) -> tiles.Table:
         return table | dict.fromkeys(pairs, table["backward_dkv"])
@@ -232,10 +232,11 @@ def build(spec: Spec) -> Plan:
     )
 
 
-def _loaded(spec: Spec, view: View) -> bool:
-    """Whether terms load floats for each key, or anything for each score: then other tiles are best."""
-    rows = [leaf.input.dtype == "float" for leaf in view.leaves if leaf.form == "row"]
-    return spec.dropout or any(rows) or any(leaf.form in ("pair", "entry") for leaf in view.leaves)
+def _weight(spec: Spec, view: View) -> tiles.Weight:
+    """What terms load, which tells the tiles that suit them."""
+    if spec.dropout or any(leaf.form in ("pair", "entry") for leaf in view.leaves):
+        return "heavy"
+    return "rows" if any(leaf.form == "row" and leaf.input.dtype == "float" for leaf in view.leaves) else "plain"
 
 
 # beyond it the sums of two positions or bounds could leave int32

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import yaml
 
@@ -64,21 +64,26 @@ def family(arch: str) -> str:
     return "sm_90" if arch.startswith("sm_") and major in ("9", "10") else "sm_80"
 
 
+Weight = Literal["plain", "heavy", "rows"]
+"""What terms load beside q, k and v: nothing that counts, a lot, or floats for each key alone."""
+
+
 @functools.cache
-def tables(loaded: bool) -> Tables:
-    """The tables that come with the generator; `loaded`, for variants whose terms load a lot."""
+def tables(weight: Weight) -> Tables:
+    """The tables that come with the generator."""
     found = yaml.safe_load((Path(__file__).parent / "tiles.yaml").read_text(encoding="utf-8"))
     return Tables(
-        {arch: _table(given, loaded) for arch, given in found["half"].items()}, _table(found["single"], loaded)
+        {arch: _table(given, weight) for arch, given in found["half"].items()}, _table(found["single"], weight)
     )
 
 
-def _table(given: dict[str, Any], loaded: bool) -> Table:
-    special = given.get("loaded", {}) if loaded else {}
-    return {
-        kernel: {size: tuple(Tile(*tile) for tile in row) for size, row in (sizes | special.get(kernel, {})).items()}
-        for kernel, sizes in given["plain"].items()
-    }
+def _table(given: dict[str, Any], weight: Weight) -> Table:
+    layers = {"plain": ("plain",), "heavy": ("plain", "heavy"), "rows": ("plain", "heavy", "rows")}[weight]
+    found: Table = {}
+    for kernel in given["plain"]:
+        lists = [given.get(layer, {}).get(kernel, {}) for layer in layers]
+        found[kernel] = {size: tuple(Tile(*tile) for tile in row) for one in lists for size, row in one.items()}
+    return found
 
 
 def tuned_path(spec: Path) -> Path:

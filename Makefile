@@ -31,8 +31,8 @@ docs: $(STAMP)
 	$(BIN)/python -m attnforge.manual
 
 # every variant shows its values and gradients; the rest of a suite runs for variants that differ in what it touches
-CORE := causal_mha packed_causal packed_rope packed_log_decay rope_swa_softcap alibi mpt runtime_window gpt_oss_window \
-	gpt2_dropout shaw swin pair_bias t5_decoder bigbird llama3_documents tree_decoding kerple
+CORE := causal_mha packed_causal packed_rope packed_log_decay rope_swa_softcap alibi runtime_window gpt_oss_window \
+	gpt2_dropout shaw pair_bias t5_decoder bigbird llama3_documents tree_decoding kerple
 
 test: $(STAMP)
 	$(BIN)/ruff check .

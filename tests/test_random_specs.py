@@ -22,7 +22,7 @@ from random_values import Place
 
 GPU = torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1"
 READY = os.environ.get("ATTNFORGE_RANDOM_PACKAGES")
-COUNT = int(os.environ.get("ATTNFORGE_RANDOM", "12"))
+COUNT = int(os.environ.get("ATTNFORGE_RANDOM", "10"))
 FOUND = sorted(int(path.stem.removeprefix("random_")) for path in Path(READY).glob("*.yaml")) if READY else range(COUNT)
 if not GPU:
     os.environ["TRITON_INTERPRET"] = "1"  # before a package imports triton

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import io
 import sys
 from pathlib import Path
@@ -18,7 +17,7 @@ from rich.console import Console
 from attnforge import bench, calls, cli, emit, plan, plots, render, resources, spec
 from attnforge.bench import Machine, Result, Row
 from attnforge.calls import Call, Sizes
-from attnforge.peers import PEERS, Asked, Exported, Peer
+from attnforge.peers import PEERS, Asked, Exported, Peer, module
 from attnforge.spec import Spec
 from attnforge.traits import Traits, traits
 
@@ -38,17 +37,11 @@ def written(folder: Path, text: str) -> Spec:
 
 
 def reference(name: str) -> Any:
-    path = GENERATED / name / "reference.py"
-    found = importlib.util.spec_from_file_location(f"reference_of_{name}", path)
-    assert found is not None and found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
-    return module.reference
+    return module(f"reference_of_{name}", GENERATED / name / "reference.py").reference
 
 
 def called(loaded: Spec, sizes: Sizes = SMALL) -> Call:
-    sizes = sizes if loaded.grouped else dataclasses.replace(sizes, kv_heads=sizes.heads)
-    call = calls.make(plan.build(loaded), sizes, "cpu")
+    call = calls.make(plan.build(loaded), sizes.of(loaded), "cpu")
     still = {"dropout_p": 0.0} if loaded.dropout else {}
     return dataclasses.replace(call, keywords=call.keywords | still)
 
@@ -257,6 +250,6 @@ def test_mistakes_are_told(arguments: list[str], message: str) -> None:
 def test_a_package_is_loaded_from_its_own_folder(tmp_path: Path) -> None:
     loaded = shipped("causal")
     package = emit.Package("causal", loaded.source, Path(), render.render(loaded))
-    module = bench.functions(package, tmp_path)
-    assert Path(module.__file__).parent == tmp_path / "causal"
-    assert module.attention.__module__ == "timed_causal.api" and "timed_causal" in sys.modules
+    loads = bench.functions(package, tmp_path)
+    assert Path(loads.__file__).parent == tmp_path / "causal"
+    assert loads.attention.__module__ == "timed_causal.api" and "timed_causal" in sys.modules

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import json
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +14,7 @@ import click
 
 from . import calls, emit, plan
 from .calls import Call, Sizes
-from .peers import PEERS, Asked, Exported, Peer
+from .peers import PEERS, Asked, Exported, Peer, module
 from .spec import Spec
 
 if TYPE_CHECKING:
@@ -101,22 +99,10 @@ def _pair(text: str, option: str, most: int) -> tuple[int, int]:
     return int(numbers[0]), int(numbers[1])
 
 
-def drawable(path: Path | None) -> None:
-    """Tells at once if a picture that is asked for cannot be drawn."""
-    if path and importlib.util.find_spec("matplotlib") is None:
-        raise click.UsageError("--plot needs matplotlib: pip install attnforge[plot]")
-
-
 def functions(package: emit.Package, folder: Path) -> Any:
     """The package as a module, written into a folder; its name is not that of a package which the user may import."""
     emit.write([package], folder)
-    place = folder / package.name
-    name = f"timed_{package.name}"
-    found = importlib.util.spec_from_file_location(name, place / "__init__.py", submodule_search_locations=[str(place)])
-    assert found is not None and found.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
-    return module
+    return module(f"timed_{package.name}", folder / package.name / "__init__.py")
 
 
 def run(
@@ -129,7 +115,7 @@ def run(
         ours = functions(package, Path(folder)).attention
         exported = Exported(loaded, Path(folder))
         for one in sizes:
-            fitting = one if loaded.grouped else dataclasses.replace(one, kv_heads=one.heads)
+            fitting = one.of(loaded)
             try:
                 call = calls.make(planned, fitting, device)
                 gold = ours(*call.operands, **call.keywords).detach()
@@ -229,8 +215,7 @@ def table(result: Result) -> Any:
 
     s = result.sizes
     lengths = str(s.q_len) if s.q_len == s.k_len else f"{s.q_len} x {s.k_len}"
-    heads = str(s.heads) if s.heads == s.kv_heads else f"{s.heads}:{s.kv_heads}"
-    dims = str(s.head_dim) if s.head_dim == s.v_dim else f"{s.head_dim}:{s.v_dim}"
+    heads, dims = calls.pair(s.heads, s.kv_heads), calls.pair(s.head_dim, s.v_dim)
     made = Table(
         title=f"{result.variant}: batch {s.batch}, length {lengths}, heads {heads}, head size {dims}, {s.dtype}"
     )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from . import draws
 from .inputs import Axis
 from .plan import Argument, Plan
+from .spec import Spec
 
 if TYPE_CHECKING:
     import torch
@@ -26,6 +29,10 @@ class Sizes:
     v_dim: int
     dtype: str
 
+    def of(self, spec: Spec) -> Sizes:
+        """The sizes for a variant, which may want as many key heads as query heads."""
+        return self if spec.grouped else dataclasses.replace(self, kv_heads=self.heads)
+
 
 @dataclass(frozen=True)
 class Call:
@@ -40,6 +47,11 @@ class Call:
     def wanted(self) -> tuple[torch.Tensor, ...]:
         """All that gets a gradient."""
         return (*self.operands, *(self.keywords[name] for name in self.learned))
+
+
+def pair(a: int, b: int) -> str:
+    """Two numbers as the command line takes them: one where they are alike."""
+    return str(a) if a == b else f"{a}:{b}"
 
 
 def make(planned: Plan, sizes: Sizes, device: str) -> Call:
@@ -149,9 +161,7 @@ class _Maker:
             return plain[a.name]
         if a.dtype == "bool":
             return True
-        value = self.sizes.k_len // 8 if a.dtype == "int" else 0.5
-        value = value if a.minimum is None else max(value, a.minimum)
-        return value if a.maximum is None else min(value, a.maximum)
+        return draws.between(a, self.sizes.k_len // 8 if a.dtype == "int" else 0.5)
 
     def axes(self, a: Argument) -> list[Axis]:
         rows = {axis.kind for axis in a.axes} & {"query", "key", "token"}

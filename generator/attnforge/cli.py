@@ -13,6 +13,16 @@ import click
 from . import __version__, given
 
 _PATH = click.Path(path_type=Path)
+_DTYPE = click.option(
+    "--dtype",
+    default="bf16",
+    show_default=True,
+    type=click.Choice(["bf16", "fp16", "fp32"]),
+    help="Type of q, k and v.",
+)
+_HEADS = click.option(
+    "--heads", metavar="H", help="Query heads, 32:8 for key heads apart; 2048 / D of both, if left out."
+)
 DIFFERENT, WRONG_INPUT, OWN_FAULT = 1, 2, 3
 EXIT_CODES = {
     0: "good",
@@ -117,7 +127,7 @@ def render(specs: Sequence[str], out: Path, checks: bool, diffs: bool, force: bo
         raise click.UsageError("--check and --diff cannot both be given")
     from . import emit
 
-    packages = given.packages(specs)
+    packages = given.packages(given.load(specs))
     if checks or diffs:
         findings = emit.survey(packages, out)
         if diffs:
@@ -144,7 +154,7 @@ def test(specs: Sequence[str], cpu: bool) -> None:
     """Render into a temporary folder and run the generated suites."""
     from . import suite
 
-    sys.exit(suite.run(given.packages(specs), cpu=cpu))
+    sys.exit(suite.run(given.packages(given.load(specs)), cpu=cpu))
 
 
 @main.command()
@@ -192,13 +202,7 @@ def explain(spec: str, shape: str | None, png: Path | None, html: Path | None, m
 @click.option(
     "--head-dim", default=128, show_default=True, type=click.IntRange(1, 256), help="Head size of q, k and v."
 )
-@click.option(
-    "--dtype",
-    default="bf16",
-    show_default=True,
-    type=click.Choice(["bf16", "fp16", "fp32"]),
-    help="Type of q, k and v.",
-)
+@_DTYPE
 def inspect(spec: str, archs: str, head_dim: int, dtype: str) -> None:
     """Compile each kernel without a GPU; show the resources it takes and what the assembler warns of."""
     import tempfile
@@ -206,7 +210,8 @@ def inspect(spec: str, archs: str, head_dim: int, dtype: str) -> None:
     from . import compile, plan
 
     targets = compile.targets(archs.split(","))
-    package, planned = given.packages([spec])[0], plan.build(given.one(spec))
+    loaded = given.load([spec])
+    (package,), (planned,) = given.packages(loaded), map(plan.build, loaded.values())
     with tempfile.TemporaryDirectory(prefix="attnforge-") as folder:
         cases = compile.cases(package, planned, Path(folder), head_dim, dtype)
         found = {arch: cases.of(arch) for arch in targets}
@@ -226,14 +231,8 @@ def inspect(spec: str, archs: str, head_dim: int, dtype: str) -> None:
     "--tokens", default=16384, show_default=True, type=click.IntRange(1), help="Keys of a batch; the longer, the fewer."
 )
 @click.option("--head-dim", default="128", show_default=True, metavar="D,...", help="Head sizes; 192:128 for v apart.")
-@click.option("--heads", metavar="H", help="Query heads, 32:8 for key heads apart; 2048 / D of both, if left out.")
-@click.option(
-    "--dtype",
-    default="bf16",
-    show_default=True,
-    type=click.Choice(["bf16", "fp16", "fp32"]),
-    help="Type of q, k and v.",
-)
+@_HEADS
+@_DTYPE
 @click.option("--forward", "forward", is_flag=True, help="Leave the backward pass out.")
 @click.option("--json", "json_", metavar="FILE", type=_PATH, help="Write the measures there.")
 @click.option("--plot", metavar="FILE", type=_PATH, help="Draw them there, as PNG; needs matplotlib.")
@@ -245,14 +244,17 @@ def bench(
     from rich.console import Console
 
     from . import bench as timing
+    from . import picture
     from .peers import PEERS
 
     names = against.split(",") if against else list(PEERS)
     if unknown := [name for name in names if name not in PEERS]:
         raise click.BadParameter(f"unknown peer {unknown[0]!r}; there are {', '.join(PEERS)}", param_hint="--against")
     sizes = timing.sizes(lengths, queries, tokens, head_dim, heads, dtype)
-    loaded, packages = given.load(specs), given.packages(specs)
-    timing.drawable(plot)
+    loaded = given.load(specs)
+    packages = given.packages(loaded)
+    if plot:
+        picture.needed("--plot")
     machine = timing.Machine.here()
     console, results = Console(width=None if sys.stdout.isatty() else 150), []
     click.echo(f"{machine.device}, torch {machine.torch}, triton {machine.triton}")
@@ -275,7 +277,7 @@ def bench(
 )
 @click.option("--length", default="4096", show_default=True, metavar="T", help="Queries and keys of a sequence.")
 @click.option("--tokens", default=16384, show_default=True, type=click.IntRange(1), help="Keys of a batch.")
-@click.option("--heads", metavar="H", help="Query heads, 32:8 for key heads apart; 2048 / D of both, if left out.")
+@_HEADS
 @click.option(
     "--dtype",
     default="bf16",
@@ -291,7 +293,8 @@ def tune(specs: Sequence[str], head_dim: str, length: str, tokens: int, heads: s
     from . import tiles, tuning
 
     sizes = timing.sizes(length, None, tokens, head_dim, heads, dtype)
-    loaded, packages = given.load(specs), given.packages(specs)
+    loaded = given.load(specs)
+    packages = given.packages(loaded)
     machine = timing.Machine.here()
     for (path, spec), package in zip(loaded.items(), packages, strict=True):
         found = tuning.run(spec, package, sizes, Console())

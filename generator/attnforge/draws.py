@@ -17,14 +17,14 @@ def sample(argument: Argument, shape: str, spec: Spec) -> str:
     if argument.dtype == "bool":
         return "True" if argument.kind == "scalar" else f"make.bools({shape})"
     if argument.kind == "scalar":
-        return str(_between(argument, 17 if argument.dtype == "int" else 0.25))
+        return str(between(argument, 17 if argument.dtype == "int" else 0.25))
     by_row = any(axis.kind in ROW_AXES for axis in argument.axes)
     if argument.dtype == "int":
         return _integers(argument, shape, few=by_row and argument.name not in walk.bounds(spec))
     return _floats(argument, shape, by_row)
 
 
-def _between(argument: Argument, value: float) -> float:
+def between(argument: Argument, value: float) -> float:
     """The value, or the limit that it lies beyond."""
     low = value if argument.minimum is None else max(argument.minimum, value)
     return low if argument.maximum is None else min(argument.maximum, low)
@@ -32,7 +32,7 @@ def _between(argument: Argument, value: float) -> float:
 
 def _integers(argument: Argument, shape: str, few: bool) -> str:
     """Of a few numbers, so that equal ones meet, or of as many as there are positions."""
-    low = int(_between(argument, 0))
+    low = int(between(argument, 0))
     high = None if argument.maximum is None else int(argument.maximum)
     if few:
         end = str(low + 3 if high is None else min(low + 3, high + 1))

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
-
-import click
 
 from . import picture, samples, svg, terminal, walk
 from .elements import Mask, Tiling, power
@@ -42,8 +39,7 @@ class Drawn:
 
     def png(self, path: Path) -> None:
         """Writes the picture as an image."""
-        if importlib.util.find_spec("matplotlib") is None:
-            raise click.UsageError("--png needs matplotlib: pip install attnforge[plot]")
+        picture.needed("--png")
         whole = walk.mask(self.spec)
         formula = f"visible if {source(whole)}" if whole else "every key is visible"
         caption = picture.Caption(self.spec.name, self.spec.description, formula, self.notes)

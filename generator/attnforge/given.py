@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,10 +56,8 @@ def one(argument: str) -> Spec:
     return next(iter(load([argument]).values()))
 
 
-def packages(arguments: Sequence[str]) -> list[Package]:
-    """The packages of all specs, rendered."""
-    loaded = load(arguments)  # all of them before anything is rendered
-
+def packages(loaded: Mapping[Path, Spec]) -> list[Package]:
+    """The packages of loaded specs, rendered."""
     from . import render as renderer
     from .emit import Package
 

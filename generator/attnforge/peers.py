@@ -75,6 +75,16 @@ class Peer:
         return ""
 
 
+def module(name: str, path: Path) -> Any:
+    """The module of a file, or the package whose __init__.py it is, under a name of its own."""
+    inside = [str(path.parent)] if path.name == "__init__.py" else None
+    found = importlib.util.spec_from_file_location(name, path, submodule_search_locations=inside)
+    assert found is not None and found.loader is not None
+    made = sys.modules[name] = importlib.util.module_from_spec(found)
+    found.loader.exec_module(made)
+    return made
+
+
 def _installed(package: str) -> bool:
     try:
         return importlib.util.find_spec(package) is not None
@@ -94,33 +104,30 @@ class Exported:
         """The call through a peer; all that a model does once is done before."""
         import torch
 
-        asked, module = Asked(self.traits, call), self._module()
-        keywords = {n: x for n, x in call.keywords.items() if n not in ("dropout_p", "seed")}
-        if hasattr(module, "create_block_mask"):
-            keywords["tiles"] = self._tiles(module, call, keywords, real=peer.name.startswith("flex"))
-        if hasattr(module, "mods") and peer.features is not None:
-            module.mods = lambda *_, **__: (None, None)
-        elif hasattr(module, "mods") and not call.learned:
-            self._once(module, "mods", call, keywords)
-        if hasattr(module, "_rows"):
-            self._once(module, "_rows", call, keywords)
-        attend, attention = peer.attend(asked), module.attention
-        module.flex_attention = attend
-        if compiled and peer.name.startswith("flex"):
+        exported, keywords, flex = self._module(), _keywords(call), peer.name.startswith("flex")
+        if hasattr(exported, "create_block_mask"):
+            keywords["tiles"] = self._tiles(exported, call, real=flex)
+        if hasattr(exported, "mods") and peer.features is not None:
+            exported.mods = lambda *_, **__: (None, None)
+        elif hasattr(exported, "mods") and not call.learned:
+            self._once(exported, "mods", call)
+        if hasattr(exported, "_rows"):
+            self._once(exported, "_rows", call)
+        exported.flex_attention, attention = peer.attend(Asked(self.traits, call)), exported.attention
+        if compiled and flex:
             attention = torch.compile(attention, dynamic=False)
-        elif compiled and hasattr(module, "_turned"):
-            module._turned = torch.compile(module._turned, dynamic=False)
+        elif compiled and hasattr(exported, "_turned"):
+            exported._turned = torch.compile(exported._turned, dynamic=False)
         return lambda: attention(*call.operands, **keywords)
 
     def pairs(self, call: Call) -> int:
         """How many pairs of query and key are visible, over all heads."""
         import torch
 
-        s, module = call.sizes, self._module()
-        if not hasattr(module, "create_block_mask"):
+        s, exported = call.sizes, self._module()
+        if not hasattr(exported, "create_block_mask"):
             return s.batch * s.heads * s.q_len * s.k_len
-        keywords = {n: x for n, x in call.keywords.items() if n not in ("dropout_p", "seed")}
-        shown = self._tiles(module, call, keywords, real=False)
+        shown = self._tiles(exported, call, real=False)
         (B, H), device = shown.heads, call.operands[0].device
         rows, keys = (call.operands[i].shape[-3] for i in (0, 1))
         b, h = torch.arange(B, device=device).view(-1, 1, 1, 1), torch.arange(H, device=device).view(-1, 1, 1)
@@ -136,41 +143,48 @@ class Exported:
         # a name of its own: compiled functions are kept by it
         path = self.folder / f"exported_{self.name}_{next(_COUNT)}.py"
         path.write_text(self.text, encoding="utf-8")
-        found = importlib.util.spec_from_file_location(path.stem, path)
-        assert found is not None and found.loader is not None
-        module = importlib.util.module_from_spec(found)
-        sys.modules[path.stem] = module  # flex_attention looks there for what its functions name
-        found.loader.exec_module(module)
-        return module
-
-    def _tiles(self, module: Any, call: Call, keywords: dict[str, Any], *, real: bool) -> Any:
-        """What the module makes tiles of, or the tiles themselves."""
-        made, make, caught = [], module.create_block_mask, module.flex_attention
-
-        def note(mask_mod: Any, batch: int | None, heads: int | None, *sizes: int, device: Any) -> Any:
-            tiles = make(mask_mod, batch, heads, *sizes, device=device) if real else None
-            made.append(tiles or SimpleNamespace(mask_mod=mask_mod, heads=(batch or 1, heads or 1)))
-            raise _Enough
-
-        module.create_block_mask = note
-        with contextlib.suppress(_Enough):
-            module.attention(*call.operands, **keywords)
-        module.create_block_mask, module.flex_attention = make, caught
-        return made[0]
+        return module(path.stem, path)  # flex_attention looks among the modules for what its functions name
 
     @staticmethod
-    def _once(module: Any, name: str, call: Call, keywords: dict[str, Any]) -> None:
+    def _tiles(exported: Any, call: Call, *, real: bool) -> Any:
+        """What the module makes tiles of, or the tiles themselves."""
+        make = exported.create_block_mask
+
+        def note(mask_mod: Any, batch: int | None, heads: int | None, *sizes: int, device: Any) -> Any:
+            if real:
+                return make(mask_mod, batch, heads, *sizes, device=device)
+            return SimpleNamespace(mask_mod=mask_mod, heads=(batch or 1, heads or 1))
+
+        exported.create_block_mask = note
+        made = _first(exported, "create_block_mask", call)
+        exported.create_block_mask = make
+        return made
+
+    @staticmethod
+    def _once(exported: Any, name: str, call: Call) -> None:
         """Makes a function of the module give what it gives in this call, without working it out again."""
-        function, made = getattr(module, name), []
+        made = _first(exported, name, call)
+        setattr(exported, name, lambda *_, **__: made)
 
-        def note(*args: Any, **more: Any) -> Any:
-            made.append(function(*args, **more))
-            raise _Enough
 
-        setattr(module, name, note)
-        with contextlib.suppress(_Enough):
-            module.attention(*call.operands, **keywords)
-        setattr(module, name, lambda *_, **__: made[0])
+def _keywords(call: Call) -> dict[str, Any]:
+    """The keywords that the exported module takes: it knows of no dropout."""
+    return {name: x for name, x in call.keywords.items() if name not in ("dropout_p", "seed")}
+
+
+def _first(exported: Any, name: str, call: Call) -> Any:
+    """What a function of the module gives when a call first comes to it; the call goes no further."""
+    function, made = getattr(exported, name), []
+
+    def note(*args: Any, **more: Any) -> Any:
+        made.append(function(*args, **more))
+        raise _Enough
+
+    setattr(exported, name, note)
+    with contextlib.suppress(_Enough):
+        exported.attention(*call.operands, **_keywords(call))
+    setattr(exported, name, function)
+    return made[0]
 
 
 class _Enough(Exception):

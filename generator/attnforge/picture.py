@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import click
 
 from .elements import EMPTY, FULL, MIXED, SKIPPED, UNKNOWN, Mask, Tiling, power, raster
 
@@ -17,6 +20,12 @@ _LINES = 32  # of the grid, at most, in one direction
 _TICKS = 8
 _WIDE, _TALL, _LEAST = 9.6, 7.4, 5.2  # of the picture in inches; it is lower where the mask is wide
 _PLOT, _AROUND = 5.76, 1.924  # the mask's width, and what stands above and below it
+
+
+def needed(option: str) -> None:
+    """Tells that an option draws, where there is nothing to draw with."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise click.UsageError(f"{option} needs matplotlib: pip install attnforge[plot]")
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from . import calls
 from .bench import OURS, Machine, Result
 from .picture import BLUE, INK, QUIET
 
@@ -47,8 +48,8 @@ def grouped(results: Sequence[Result]) -> dict[str, list[Result]]:
     found: dict[str, list[Result]] = {}
     for one in results:
         s = one.sizes
-        heads = str(s.heads) if s.heads == s.kv_heads else f"{s.heads}:{s.kv_heads}"
-        found.setdefault(f"{one.variant}\n{s.dtype}, heads {heads}, size {s.head_dim}", []).append(one)
+        title = f"{one.variant}\n{s.dtype}, heads {calls.pair(s.heads, s.kv_heads)}, size {s.head_dim}"
+        found.setdefault(title, []).append(one)
     return found
 
 

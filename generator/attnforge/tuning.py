@@ -6,7 +6,6 @@ the others run, are held against what the present tiles give, and are timed.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 import os
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 
 _OWN, _OTHER = (64, 128), (32, 64, 128)  # along the side that a program owns, and the one that it walks along
 _WARPS, _STAGES = (4, 8), (1, 2, 3, 4)
-_SIZES = (64, 128, 256)  # of heads, that rows of tables stand for
 _APART = {"bf16": 1e-2, "fp16": 2e-3, "fp32": 1e-4}  # of outputs by other tiles, beside their own size
 _WORTH = 0.97  # a tile that spills has to take less than this share of the best without
 
@@ -119,16 +117,14 @@ class Search:
         """The table that rows go to."""
         return "single" if self.sizes.dtype == "fp32" else tiles.family(self.arch)
 
-    @property
-    def size(self) -> int:
-        """The head size that a row stands for."""
+    def size(self, kernel: str) -> int:
+        """The head size whose row of the table serves these."""
         widest = max(self.sizes.head_dim, self.sizes.v_dim)
-        return next(size for size in _SIZES if widest <= size)
+        return next(size for size in self.planned.tables.of(self.arch, self.sizes.dtype)[kernel] if widest <= size)
 
     def present(self, kernel: str) -> tuple[Tile, ...]:
         """The tiles as they are."""
-        sizes = self.planned.tables.of(self.arch, self.sizes.dtype)[kernel]
-        return next(sizes[size] for size in sizes if max(self.sizes.head_dim, self.sizes.v_dim) <= size)
+        return self.planned.tables.of(self.arch, self.sizes.dtype)[kernel][self.size(kernel)]
 
     def compiled(self, kernels: Sequence[str]) -> Iterator[tuple[str, Trial]]:
         """Every kernel's tiles as the compiler leaves them, in the order in which they are ready to be told."""
@@ -228,11 +224,9 @@ class _Runner:
         table = self.launch.SINGLE if self.search.family == "single" else self.launch.HALF[self.search.family]
         sizes = table[kernel]
         present = dict(sizes)
-        widest = max(self.search.sizes.head_dim, self.search.sizes.v_dim)
-        place = next(size for size in sizes if widest <= size)
         try:
             function = self.function(kernel)
-            sizes[place] = (tuple(trial.tile),)
+            sizes[self.search.size(kernel)] = (tuple(trial.tile),)
             self.launch._fitting.clear()
             found = [x.detach() for x in function()]
             apart = max(bench.difference(x, gold) for x, gold in zip(found, self.gold[kernel], strict=True))
@@ -253,7 +247,7 @@ def run(spec: Spec, package: emit.Package, sizes: Sequence[Sizes], console: Any)
 
     found: list[Row] = []
     for one in sizes:
-        fitting = one if spec.grouped else dataclasses.replace(one, kv_heads=one.heads)
+        fitting = one.of(spec)
         with tempfile.TemporaryDirectory(prefix="attnforge-") as folder, Progress(console=console) as progress:
             search = Search(spec, package, fitting, Path(folder))
             kernels: dict[str, list[Trial]] = {kernel: [] for kernel in tiles.KERNELS}
@@ -270,7 +264,7 @@ def run(spec: Spec, package: emit.Package, sizes: Sequence[Sizes], console: Any)
                     progress.advance(bar)
                 progress.console.print(table(f"{spec.name}, head size {one.head_dim}: {kernel}", timed))
                 if best := chosen(timed):
-                    found.append(row(search.family, kernel, search.size, best.tile, search.present(kernel)))
+                    found.append(row(search.family, kernel, search.size(kernel), best.tile, search.present(kernel)))
     return found
 
 

@@ -23,7 +23,7 @@ LAYERS = [
     {"spec", "expression", "constants", "syntax", "parser", "yaml_source", "fields", "names", "terms", "schema"}
     | {"inputs", "indices", "evaluation", "calculus", "gradients", "vocabulary", "habits", "tiles"},
     {"printers", "notation", "mathml", "javascript", "ranges", "linear", "normal", "intervals"},
-    {"leaves", "binding", "walk", "skips", "faces", "plan", "draws", "oracle", "flex"},
+    {"leaves", "binding", "walk", "skips", "parameters", "faces", "plan", "draws", "oracle", "flex"},
     {"render", "format"},
     {"emit"},
     {"starter", "suite", "compile", "tuning", "bench", "profile"}

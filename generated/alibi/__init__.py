@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d1d19383547d4211
-#   text hash     06e376f2f46d4ecd
+#   content hash  5c76d055f11dcfe1
+#   text hash     f392ae21e01a3d4a
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d1d19383547d4211
-#   text hash     6ce3809df48182dd
+#   content hash  5c76d055f11dcfe1
+#   text hash     baaa96886059bb74
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

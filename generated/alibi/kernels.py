@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d1d19383547d4211
-#   text hash     0f17777e79c603fa
+#   content hash  5c76d055f11dcfe1
+#   text hash     55eaa63a111106e8
 #   render with   attnforge render specs/alibi.yaml
 """The kernels: Causal attention with linear biases, one slope a head.
 
@@ -137,7 +137,7 @@ def attend(
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
 def forward(
-    q_desc, k_desc, v_desc, out_ptr, lse_ptr, q_len, k_len, Hq, scale, slopes_ptr, slopes_stride_head,
+    q_desc, k_desc, v_desc, out_ptr, lse_ptr, scale, slopes_ptr, q_len, k_len, Hq, slopes_stride_head,
     GROUP: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
@@ -221,7 +221,7 @@ def learn_from_queries(
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
 def backward_dkv(
-    q_desc, k_desc, v_desc, dout_desc, dk_ptr, dv_ptr, lse_ptr, delta_ptr, q_len, k_len, Hq, scale, slopes_ptr,
+    q_desc, k_desc, v_desc, dout_desc, dk_ptr, dv_ptr, lse_ptr, delta_ptr, scale, slopes_ptr, q_len, k_len, Hq,
     slopes_stride_head, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
@@ -291,8 +291,8 @@ def learn_from_keys(
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
 def backward_dq(
-    q_desc, k_desc, v_desc, dout_desc, dq_ptr, lse_ptr, delta_ptr, q_len, k_len, Hq, scale, slopes_ptr,
-    slopes_stride_head, slopes_sum_ptr, GROUP: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr,
+    q_desc, k_desc, v_desc, dout_desc, dq_ptr, lse_ptr, delta_ptr, scale, slopes_ptr, slopes_sum_ptr, q_len,
+    k_len, Hq, slopes_stride_head, GROUP: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
     """The gradient of one tile of queries of one head."""

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d1d19383547d4211
-#   text hash     734805f6b4a0b09b
+#   content hash  5c76d055f11dcfe1
+#   text hash     a18c733f987e2925
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

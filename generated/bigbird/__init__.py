@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6c93b58aa58d9fca
-#   text hash     71a04b70e9506371
+#   content hash  b6e09ec47a8c8002
+#   text hash     9d3e3f32cb47affe
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6c93b58aa58d9fca
-#   text hash     4fbd5737572585c5
+#   content hash  b6e09ec47a8c8002
+#   text hash     532f7877feef4a69
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6c93b58aa58d9fca
-#   text hash     08130df5421eeb96
+#   content hash  b6e09ec47a8c8002
+#   text hash     ebe452d277d90483
 #   render with   attnforge render specs/bigbird.yaml
 """The kernels: A window of three blocks, two global blocks, and random blocks that a mask gives.
 
@@ -305,7 +305,7 @@ def attend(
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
 def forward(
-    q_desc, k_desc, v_desc, out_ptr, lse_ptr, q_len, k_len, Hq, scale, block_mask_ptr, block_mask_stride_batch,
+    q_desc, k_desc, v_desc, out_ptr, lse_ptr, scale, block_mask_ptr, q_len, k_len, Hq, block_mask_stride_batch,
     block_mask_stride_head, block_mask_stride_query, block_mask_stride_key, DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     PRECISION: tl.constexpr
@@ -422,10 +422,10 @@ def learn_from_queries(
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
 def backward_dkv(
-    q_desc, k_desc, v_desc, dout_desc, dk_ptr, dv_ptr, lse_ptr, delta_ptr, q_len, k_len, Hq, scale,
-    block_mask_ptr, block_mask_stride_batch, block_mask_stride_head, block_mask_stride_query,
-    block_mask_stride_key, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
+    q_desc, k_desc, v_desc, dout_desc, dk_ptr, dv_ptr, lse_ptr, delta_ptr, scale, block_mask_ptr, q_len, k_len,
+    Hq, block_mask_stride_batch, block_mask_stride_head, block_mask_stride_query, block_mask_stride_key,
+    D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
     """The gradients of one tile of keys and values, summed over the query heads that read it."""
     k_start = tl.program_id(1) * BLOCK_N
@@ -521,7 +521,7 @@ def learn_from_keys(
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
 def backward_dq(
-    q_desc, k_desc, v_desc, dout_desc, dq_ptr, lse_ptr, delta_ptr, q_len, k_len, Hq, scale, block_mask_ptr,
+    q_desc, k_desc, v_desc, dout_desc, dq_ptr, lse_ptr, delta_ptr, scale, block_mask_ptr, q_len, k_len, Hq,
     block_mask_stride_batch, block_mask_stride_head, block_mask_stride_query, block_mask_stride_key,
     D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     PRECISION: tl.constexpr

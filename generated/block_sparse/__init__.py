@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  85e8a246b80d2748
-#   text hash     42e4056f71a819ba
+#   content hash  24d890bd4e12322f
+#   text hash     56628e5e07d35ac3
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  85e8a246b80d2748
-#   text hash     751f9a8b458aa8a8
+#   content hash  24d890bd4e12322f
+#   text hash     c2180c6b84445617
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

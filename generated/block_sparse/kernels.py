@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  85e8a246b80d2748
-#   text hash     32a36a9c94ee9930
+#   content hash  24d890bd4e12322f
+#   text hash     45a241ddfdf8714a
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernels: Attention between the blocks of 64 positions that a mask allows.
 
@@ -268,7 +268,7 @@ def attend(
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
 def forward(
-    q_desc, k_desc, v_desc, out_ptr, lse_ptr, q_len, k_len, Hq, scale, block_mask_ptr, block_mask_stride_batch,
+    q_desc, k_desc, v_desc, out_ptr, lse_ptr, scale, block_mask_ptr, q_len, k_len, Hq, block_mask_stride_batch,
     block_mask_stride_head, block_mask_stride_query, block_mask_stride_key, GROUP: tl.constexpr, DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     PRECISION: tl.constexpr
@@ -381,10 +381,10 @@ def learn_from_queries(
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
 def backward_dkv(
-    q_desc, k_desc, v_desc, dout_desc, dk_ptr, dv_ptr, lse_ptr, delta_ptr, q_len, k_len, Hq, scale,
-    block_mask_ptr, block_mask_stride_batch, block_mask_stride_head, block_mask_stride_query,
-    block_mask_stride_key, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
+    q_desc, k_desc, v_desc, dout_desc, dk_ptr, dv_ptr, lse_ptr, delta_ptr, scale, block_mask_ptr, q_len, k_len,
+    Hq, block_mask_stride_batch, block_mask_stride_head, block_mask_stride_query, block_mask_stride_key,
+    GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
     """The gradients of one tile of keys and values, summed over the query heads that read it."""
     k_start = tl.program_id(1) * BLOCK_N
@@ -478,7 +478,7 @@ def learn_from_keys(
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
 def backward_dq(
-    q_desc, k_desc, v_desc, dout_desc, dq_ptr, lse_ptr, delta_ptr, q_len, k_len, Hq, scale, block_mask_ptr,
+    q_desc, k_desc, v_desc, dout_desc, dq_ptr, lse_ptr, delta_ptr, scale, block_mask_ptr, q_len, k_len, Hq,
     block_mask_stride_batch, block_mask_stride_head, block_mask_stride_query, block_mask_stride_key,
     GROUP: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr

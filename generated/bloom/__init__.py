@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  1887f7cace0fa37a
-#   text hash     dd686198999ff01a
+#   content hash  eee23701d16060d4
+#   text hash     b3c45bb9ec61f297
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  1887f7cace0fa37a
-#   text hash     8ea31eea7a5ad61d
+#   content hash  eee23701d16060d4
+#   text hash     a44e80074c4cbde5
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

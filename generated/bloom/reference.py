@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  1887f7cace0fa37a
-#   text hash     13eb8f385f0f9f18
+#   content hash  eee23701d16060d4
+#   text hash     9fb3cf84953aeb33
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

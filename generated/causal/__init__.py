@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  793fad3f977fe7e5
-#   text hash     dbe9b7c039ce5664
+#   content hash  3395681d4aa6ab1c
+#   text hash     fc20a08f99ecbc86
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  793fad3f977fe7e5
-#   text hash     bb0b8189c353559e
+#   content hash  3395681d4aa6ab1c
+#   text hash     23df7cfaf9a8ae15
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

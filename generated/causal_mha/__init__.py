@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ea66f1ec724845b5
-#   text hash     d959ee4f0eb1d436
+#   content hash  e09bae4fb02bcd31
+#   text hash     c32aef2a198717b0
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ea66f1ec724845b5
-#   text hash     88b471975111b0ac
+#   content hash  e09bae4fb02bcd31
+#   text hash     445cd37466964940
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

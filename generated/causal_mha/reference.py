@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ea66f1ec724845b5
-#   text hash     ac53749ea8fba9e7
+#   content hash  e09bae4fb02bcd31
+#   text hash     b1ea5a75ee000d35
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

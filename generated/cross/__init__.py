@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  75e416c818467e86
-#   text hash     d0cf0ae6ccce0b12
+#   content hash  8d6ba9fd680ec070
+#   text hash     8ea1d0e84ea21f30
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  75e416c818467e86
-#   text hash     5149ccf7e9755d6f
+#   content hash  8d6ba9fd680ec070
+#   text hash     0f512af58949b6f2
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  75e416c818467e86
-#   text hash     75f7b629f467d7d4
+#   content hash  8d6ba9fd680ec070
+#   text hash     9678331016abc676
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b159f4c4706697b5
-#   text hash     c1a99590b5c2a8d3
+#   content hash  d2a670ddd181d8fa
+#   text hash     6a6703e6209eeb09
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b159f4c4706697b5
-#   text hash     6bbb0956f0268f6a
+#   content hash  d2a670ddd181d8fa
+#   text hash     2543937e19c04961
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b159f4c4706697b5
-#   text hash     645f3c011876ab73
+#   content hash  d2a670ddd181d8fa
+#   text hash     7e3935976de58cd1
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

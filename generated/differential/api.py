@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b8f95e610c97525d
-#   text hash     52dc23189eaa1e54
+#   content hash  1edf8f1256800cce
+#   text hash     be9ebf7ef8c9c04c
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b8f95e610c97525d
-#   text hash     96a4a80ba00ae9ee
+#   content hash  1edf8f1256800cce
+#   text hash     8e6e996ef39620ec
 #   render with   attnforge render specs/differential.yaml
 """The kernels: One of the two maps of differential attention, called once for each and subtracted.
 
@@ -136,7 +136,7 @@ def attend(
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
 def forward(
-    q_desc, k_desc, v_desc, out_ptr, lse_ptr, q_len, k_len, Hq, scale, GROUP: tl.constexpr, DV: tl.constexpr,
+    q_desc, k_desc, v_desc, out_ptr, lse_ptr, scale, q_len, k_len, Hq, GROUP: tl.constexpr, DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     PRECISION: tl.constexpr
 ):  # fmt: skip
@@ -218,7 +218,7 @@ def learn_from_queries(
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
 def backward_dkv(
-    q_desc, k_desc, v_desc, dout_desc, dk_ptr, dv_ptr, lse_ptr, delta_ptr, q_len, k_len, Hq, scale,
+    q_desc, k_desc, v_desc, dout_desc, dk_ptr, dv_ptr, lse_ptr, delta_ptr, scale, q_len, k_len, Hq,
     GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
@@ -282,7 +282,7 @@ def learn_from_keys(
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
 def backward_dq(
-    q_desc, k_desc, v_desc, dout_desc, dq_ptr, lse_ptr, delta_ptr, q_len, k_len, Hq, scale, GROUP: tl.constexpr,
+    q_desc, k_desc, v_desc, dout_desc, dq_ptr, lse_ptr, delta_ptr, scale, q_len, k_len, Hq, GROUP: tl.constexpr,
     D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     PRECISION: tl.constexpr
 ):  # fmt: skip
@@ -339,12 +339,12 @@ def turn(
 
 @triton.jit(do_not_specialize=["position_end", "q_len", "k_len", "Hq", "Hkv"])
 def rotate(
-    q_ptr, q_stride_batch, q_stride_token, q_stride_head, q_stride_column, q_turned_ptr, q_turned_stride_batch,
-    q_turned_stride_token, q_turned_stride_head, k_ptr, k_stride_batch, k_stride_token, k_stride_head,
-    k_stride_column, k_turned_ptr, k_turned_stride_batch, k_turned_stride_token, k_turned_stride_head, cos_ptr,
-    cos_stride_row, cos_stride_column, sin_ptr, sin_stride_row, sin_stride_column, positions_ptr,
-    positions_stride_batch, positions_stride_token, position_end, q_len, k_len, Hq, Hkv, sign, HALF: tl.constexpr,
-    BLOCK_T: tl.constexpr, BLOCK_HALF: tl.constexpr
+    q_ptr, q_turned_ptr, k_ptr, k_turned_ptr, cos_ptr, sin_ptr, positions_ptr, sign, q_stride_batch,
+    q_stride_token, q_stride_head, q_stride_column, q_turned_stride_batch, q_turned_stride_token,
+    q_turned_stride_head, k_stride_batch, k_stride_token, k_stride_head, k_stride_column, k_turned_stride_batch,
+    k_turned_stride_token, k_turned_stride_head, cos_stride_row, cos_stride_column, sin_stride_row,
+    sin_stride_column, positions_stride_batch, positions_stride_token, position_end, q_len, k_len, Hq, Hkv,
+    HALF: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_HALF: tl.constexpr
 ):  # fmt: skip
     """Turns queries and keys by the angles of their positions; back again where `sign` is -1."""
     b, h = tl.program_id(0) // (Hq + Hkv), tl.program_id(0) % (Hq + Hkv)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b8f95e610c97525d
-#   text hash     0fde5df59e7b729d
+#   content hash  1edf8f1256800cce
+#   text hash     409dc660bc6c89a9
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

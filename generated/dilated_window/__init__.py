@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  789254a00953a745
-#   text hash     14b96087d27dbb8d
+#   content hash  d0645fbedf4aa092
+#   text hash     89048f1dfa6aca31
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

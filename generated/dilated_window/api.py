@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  789254a00953a745
-#   text hash     61b81d7ec0bf7d89
+#   content hash  d0645fbedf4aa092
+#   text hash     f5996f1748bc65d8
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  789254a00953a745
-#   text hash     b29f060d5edb2577
+#   content hash  d0645fbedf4aa092
+#   text hash     9a72cc6b94312905
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

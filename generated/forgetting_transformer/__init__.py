@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ea3f9f964f326a41
-#   text hash     17f7044de31690e3
+#   content hash  e5da98bb569f5674
+#   text hash     ba9f36c2ff0f8977
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ea3f9f964f326a41
-#   text hash     bcebbd5df675b646
+#   content hash  e5da98bb569f5674
+#   text hash     517de32dc0fc9b90
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

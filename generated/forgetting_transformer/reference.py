@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ea3f9f964f326a41
-#   text hash     cd4f2084b366a23b
+#   content hash  e5da98bb569f5674
+#   text hash     50bbac689825c77b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  00224a6d7e196163
-#   text hash     42b9e4604d55cf56
+#   content hash  8e3400117a649765
+#   text hash     1319ac47a36d9568
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

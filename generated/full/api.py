@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  00224a6d7e196163
-#   text hash     bd6c8a52071a3f90
+#   content hash  8e3400117a649765
+#   text hash     ec6eeeecd1ad1dec
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

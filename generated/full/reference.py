@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  00224a6d7e196163
-#   text hash     8a999d3ff670d679
+#   content hash  8e3400117a649765
+#   text hash     2ddabbffeb0395ee
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  14b743eb6bb498b7
-#   text hash     dffb15ce177ae67b
+#   content hash  903bdc8608a03409
+#   text hash     a6349f8af72ebe7a
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  14b743eb6bb498b7
-#   text hash     024680ce1bd4ed30
+#   content hash  903bdc8608a03409
+#   text hash     53778de724ff0e7d
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  14b743eb6bb498b7
-#   text hash     3837e02d35805b20
+#   content hash  903bdc8608a03409
+#   text hash     80b3a54763cedbea
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

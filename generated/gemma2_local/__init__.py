@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0f94326948338fdf
-#   text hash     8fd060ca4a70b15e
+#   content hash  183a2bdb58b8b225
+#   text hash     04d7ca397921d4ed
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0f94326948338fdf
-#   text hash     44fa4d8d5ac30766
+#   content hash  183a2bdb58b8b225
+#   text hash     c213126ba54e68f4
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

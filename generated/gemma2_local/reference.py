@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0f94326948338fdf
-#   text hash     ed137f8c021628e3
+#   content hash  183a2bdb58b8b225
+#   text hash     14da5b86d3933e32
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  69524541af7ef584
-#   text hash     f60280a67a5637e5
+#   content hash  2c0d8312f7860ffc
+#   text hash     8a1fa441b59aeaa2
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

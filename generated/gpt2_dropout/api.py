@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  69524541af7ef584
-#   text hash     86c3df22842229cc
+#   content hash  2c0d8312f7860ffc
+#   text hash     b8b978e6f351bc61
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

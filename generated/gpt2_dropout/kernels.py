@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  69524541af7ef584
-#   text hash     05b227e65bd72324
+#   content hash  2c0d8312f7860ffc
+#   text hash     8a497bfde2ea9ea3
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernels: Causal attention with dropout of the weights, for training.
 
@@ -146,9 +146,9 @@ def attend(
     return acc, m_new, l * shrink + tl.sum(p, 1)
 
 
-@triton.jit(do_not_specialize=["q_len", "k_len", "Hq", "seed", "drop_below"])
+@triton.jit(do_not_specialize=["seed", "drop_below", "q_len", "k_len", "Hq"])
 def forward(
-    q_desc, k_desc, v_desc, out_ptr, lse_ptr, q_len, k_len, Hq, scale, seed, drop_below, rescale,
+    q_desc, k_desc, v_desc, out_ptr, lse_ptr, scale, seed, drop_below, rescale, q_len, k_len, Hq,
     DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     PRECISION: tl.constexpr
 ):  # fmt: skip
@@ -233,10 +233,10 @@ def learn_from_queries(
     return dk, dv
 
 
-@triton.jit(do_not_specialize=["q_len", "k_len", "Hq", "seed", "drop_below"])
+@triton.jit(do_not_specialize=["seed", "drop_below", "q_len", "k_len", "Hq"])
 def backward_dkv(
-    q_desc, k_desc, v_desc, dout_desc, dk_ptr, dv_ptr, lse_ptr, delta_ptr, q_len, k_len, Hq, scale, seed,
-    drop_below, rescale, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    q_desc, k_desc, v_desc, dout_desc, dk_ptr, dv_ptr, lse_ptr, delta_ptr, scale, seed, drop_below, rescale,
+    q_len, k_len, Hq, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
     """The gradients of one tile of keys and values, summed over the query heads that read it."""
@@ -298,10 +298,10 @@ def learn_from_keys(
     return dq
 
 
-@triton.jit(do_not_specialize=["q_len", "k_len", "Hq", "seed", "drop_below"])
+@triton.jit(do_not_specialize=["seed", "drop_below", "q_len", "k_len", "Hq"])
 def backward_dq(
-    q_desc, k_desc, v_desc, dout_desc, dq_ptr, lse_ptr, delta_ptr, q_len, k_len, Hq, scale, seed, drop_below,
-    rescale, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    q_desc, k_desc, v_desc, dout_desc, dq_ptr, lse_ptr, delta_ptr, scale, seed, drop_below, rescale, q_len, k_len,
+    Hq, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
     """The gradient of one tile of queries of one head."""

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  69524541af7ef584
-#   text hash     0f133b0cd1f5c06f
+#   content hash  2c0d8312f7860ffc
+#   text hash     930a6c7e8ccb71ad
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

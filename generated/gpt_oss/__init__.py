@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  7f812cac25ca33b1
-#   text hash     7c8b6ebc072adec2
+#   content hash  2e57299bd3c18f68
+#   text hash     a21229690e4e9e6e
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

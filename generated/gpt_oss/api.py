@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  7f812cac25ca33b1
-#   text hash     9fc80dd174f8ae38
+#   content hash  2e57299bd3c18f68
+#   text hash     dde073586e747315
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

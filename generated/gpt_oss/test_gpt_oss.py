@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  7f812cac25ca33b1
-#   text hash     f54683c9fcb1b6d6
+#   content hash  2e57299bd3c18f68
+#   text hash     a8ba4fad9c94800a
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -289,6 +289,7 @@ def test_as_on_gpus_that_copy_no_tiles(size, monkeypatch):
     from . import launch
 
     monkeypatch.setattr(launch, "_copies_tiles", lambda device: False)
+    monkeypatch.setattr(launch._Shapes, "known", {})
     check(replace(SMALL, D=size, Dv=size))
 
 

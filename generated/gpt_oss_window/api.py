@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  95abed22bd020843
-#   text hash     c9318c8f3d2a12ef
+#   content hash  4771b528db3efa76
+#   text hash     08051a7b19af6add
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  95abed22bd020843
-#   text hash     10c162e2aeb87e36
+#   content hash  4771b528db3efa76
+#   text hash     924771a472915f4e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  32e76fc830d9d1fb
-#   text hash     41dff4adc8d24d2d
+#   content hash  4865f3df412575bd
+#   text hash     ff9e01b424214f72
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

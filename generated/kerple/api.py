@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  32e76fc830d9d1fb
-#   text hash     deb30083b1488a72
+#   content hash  4865f3df412575bd
+#   text hash     ce75b29675d5b238
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  32e76fc830d9d1fb
-#   text hash     204672a7fe766d53
+#   content hash  4865f3df412575bd
+#   text hash     1481145142466f80
 #   render with   attnforge render specs/kerple.yaml
 """The kernels: Causal attention that falls with the logarithm of the distance, at a learned rate.
 
@@ -148,7 +148,7 @@ def attend(
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
 def forward(
-    q_desc, k_desc, v_desc, out_ptr, lse_ptr, q_len, k_len, Hq, scale, decay_ptr, decay_stride_head, width_ptr,
+    q_desc, k_desc, v_desc, out_ptr, lse_ptr, scale, decay_ptr, width_ptr, q_len, k_len, Hq, decay_stride_head,
     width_stride_head, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
@@ -232,8 +232,8 @@ def learn_from_queries(
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
 def backward_dkv(
-    q_desc, k_desc, v_desc, dout_desc, dk_ptr, dv_ptr, lse_ptr, delta_ptr, q_len, k_len, Hq, scale, decay_ptr,
-    decay_stride_head, width_ptr, width_stride_head, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
+    q_desc, k_desc, v_desc, dout_desc, dk_ptr, dv_ptr, lse_ptr, delta_ptr, scale, decay_ptr, width_ptr, q_len,
+    k_len, Hq, decay_stride_head, width_stride_head, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
     """The gradients of one tile of keys and values, summed over the query heads that read it."""
@@ -308,10 +308,9 @@ def learn_from_keys(
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
 def backward_dq(
-    q_desc, k_desc, v_desc, dout_desc, dq_ptr, lse_ptr, delta_ptr, q_len, k_len, Hq, scale, decay_ptr,
-    decay_stride_head, width_ptr, width_stride_head, decay_sum_ptr, width_sum_ptr, D: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    PRECISION: tl.constexpr
+    q_desc, k_desc, v_desc, dout_desc, dq_ptr, lse_ptr, delta_ptr, scale, decay_ptr, width_ptr, decay_sum_ptr,
+    width_sum_ptr, q_len, k_len, Hq, decay_stride_head, width_stride_head, D: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
     """The gradient of one tile of queries of one head."""
     # late rows tend to see more keys: they start first

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  32e76fc830d9d1fb
-#   text hash     d41e6767335dcf77
+#   content hash  4865f3df412575bd
+#   text hash     6a5def866b1000d6
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e52e7e2f7db96ac9
-#   text hash     2c3717ad18169411
+#   content hash  f956f936fd3ca2d5
+#   text hash     ff59d82b0687905a
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

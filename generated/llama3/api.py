@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e52e7e2f7db96ac9
-#   text hash     a8bbcaa7eb5adc5d
+#   content hash  f956f936fd3ca2d5
+#   text hash     c8a7742b6ce3c2df
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e52e7e2f7db96ac9
-#   text hash     980b70c7cd76a159
+#   content hash  f956f936fd3ca2d5
+#   text hash     dae2cb7f8bf9cf0c
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  44ac4caf9bff0691
-#   text hash     1e9d37c3f37c4b21
+#   content hash  fcadaf660661dce7
+#   text hash     dcf9034373fe06aa
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

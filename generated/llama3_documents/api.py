@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  44ac4caf9bff0691
-#   text hash     a1cd788658fdd525
+#   content hash  fcadaf660661dce7
+#   text hash     079a49940b3ac05b
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  44ac4caf9bff0691
-#   text hash     21fa6ea3b057549f
+#   content hash  fcadaf660661dce7
+#   text hash     41a3a5d4befc0957
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernels: Llama 3 on documents packed into one row, none of which sees another.
 
@@ -133,8 +133,8 @@ def store_extremes(ptr, x, inside):
 
 @triton.jit(do_not_specialize=["q_tiles", "k_tiles", "q_len", "k_len", "Hq"])
 def bounds(
-    q_bounds_ptr, k_bounds_ptr, q_tiles, k_tiles, q_len, k_len, Hq, q_segments_ptr, q_segments_stride_batch,
-    q_segments_stride_query, k_segments_ptr, k_segments_stride_batch, k_segments_stride_key,
+    q_bounds_ptr, k_bounds_ptr, q_segments_ptr, k_segments_ptr, q_tiles, k_tiles, q_len, k_len, Hq,
+    q_segments_stride_batch, q_segments_stride_query, k_segments_stride_batch, k_segments_stride_key,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
 ):  # fmt: skip
     """Notes the least and the greatest of what the masks read along one tile."""
@@ -161,9 +161,9 @@ def bounds(
 
 @triton.jit(do_not_specialize=["q_tiles", "k_tiles", "q_len", "k_len", "Hq"])
 def key_ranges(
-    key_ranges_ptr, q_bounds_ptr, k_bounds_ptr, q_tiles, k_tiles, q_len, k_len, Hq, q_segments_ptr,
-    q_segments_stride_batch, q_segments_stride_query, k_segments_ptr, k_segments_stride_batch,
-    k_segments_stride_key, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
+    key_ranges_ptr, q_bounds_ptr, k_bounds_ptr, q_segments_ptr, k_segments_ptr, q_tiles, k_tiles, q_len, k_len,
+    Hq, q_segments_stride_batch, q_segments_stride_query, k_segments_stride_batch, k_segments_stride_key,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
 ):  # fmt: skip
     """Notes the range of key tiles that a query tile needs, and of those among them that need no mask."""
     tile = tl.program_id(1)
@@ -195,9 +195,9 @@ def key_ranges(
 
 @triton.jit(do_not_specialize=["q_tiles", "k_tiles", "q_len", "k_len", "Hq"])
 def query_ranges(
-    query_ranges_ptr, q_bounds_ptr, k_bounds_ptr, q_tiles, k_tiles, q_len, k_len, Hq, q_segments_ptr,
-    q_segments_stride_batch, q_segments_stride_query, k_segments_ptr, k_segments_stride_batch,
-    k_segments_stride_key, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
+    query_ranges_ptr, q_bounds_ptr, k_bounds_ptr, q_segments_ptr, k_segments_ptr, q_tiles, k_tiles, q_len, k_len,
+    Hq, q_segments_stride_batch, q_segments_stride_query, k_segments_stride_batch, k_segments_stride_key,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
 ):  # fmt: skip
     """Notes the range of query tiles that a key tile needs, and of those among them that need no mask."""
     tile = tl.program_id(1)
@@ -264,10 +264,10 @@ def attend(
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq", "q_tiles"])
 def forward(
-    q_desc, k_desc, v_desc, out_ptr, lse_ptr, q_len, k_len, Hq, scale, q_segments_ptr, q_segments_stride_batch,
-    q_segments_stride_query, k_segments_ptr, k_segments_stride_batch, k_segments_stride_key, key_ranges_ptr,
-    q_tiles, GROUP: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
+    q_desc, k_desc, v_desc, out_ptr, lse_ptr, scale, q_segments_ptr, k_segments_ptr, key_ranges_ptr, q_len, k_len,
+    Hq, q_segments_stride_batch, q_segments_stride_query, k_segments_stride_batch, k_segments_stride_key, q_tiles,
+    GROUP: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
     """Attends from one tile of queries of one head."""
     # late rows tend to see more keys: they start first
@@ -356,11 +356,10 @@ def learn_from_queries(
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq", "k_tiles"])
 def backward_dkv(
-    q_desc, k_desc, v_desc, dout_desc, dk_ptr, dv_ptr, lse_ptr, delta_ptr, q_len, k_len, Hq, scale,
-    q_segments_ptr, q_segments_stride_batch, q_segments_stride_query, k_segments_ptr, k_segments_stride_batch,
-    k_segments_stride_key, query_ranges_ptr, k_tiles, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    PRECISION: tl.constexpr
+    q_desc, k_desc, v_desc, dout_desc, dk_ptr, dv_ptr, lse_ptr, delta_ptr, scale, q_segments_ptr, k_segments_ptr,
+    query_ranges_ptr, q_len, k_len, Hq, q_segments_stride_batch, q_segments_stride_query, k_segments_stride_batch,
+    k_segments_stride_key, k_tiles, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
     """The gradients of one tile of keys and values, summed over the query heads that read it."""
     k_start = tl.program_id(1) * BLOCK_N
@@ -431,9 +430,9 @@ def learn_from_keys(
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq", "q_tiles"])
 def backward_dq(
-    q_desc, k_desc, v_desc, dout_desc, dq_ptr, lse_ptr, delta_ptr, q_len, k_len, Hq, scale, q_segments_ptr,
-    q_segments_stride_batch, q_segments_stride_query, k_segments_ptr, k_segments_stride_batch,
-    k_segments_stride_key, key_ranges_ptr, q_tiles, GROUP: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr,
+    q_desc, k_desc, v_desc, dout_desc, dq_ptr, lse_ptr, delta_ptr, scale, q_segments_ptr, k_segments_ptr,
+    key_ranges_ptr, q_len, k_len, Hq, q_segments_stride_batch, q_segments_stride_query, k_segments_stride_batch,
+    k_segments_stride_key, q_tiles, GROUP: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
     """The gradient of one tile of queries of one head."""
@@ -498,12 +497,12 @@ def turn(
 
 @triton.jit(do_not_specialize=["position_end", "q_len", "k_len", "Hq", "Hkv"])
 def rotate(
-    q_ptr, q_stride_batch, q_stride_token, q_stride_head, q_stride_column, q_turned_ptr, q_turned_stride_batch,
-    q_turned_stride_token, q_turned_stride_head, k_ptr, k_stride_batch, k_stride_token, k_stride_head,
-    k_stride_column, k_turned_ptr, k_turned_stride_batch, k_turned_stride_token, k_turned_stride_head, cos_ptr,
-    cos_stride_row, cos_stride_column, sin_ptr, sin_stride_row, sin_stride_column, positions_ptr,
-    positions_stride_batch, positions_stride_token, position_end, q_len, k_len, Hq, Hkv, sign, HALF: tl.constexpr,
-    BLOCK_T: tl.constexpr, BLOCK_HALF: tl.constexpr
+    q_ptr, q_turned_ptr, k_ptr, k_turned_ptr, cos_ptr, sin_ptr, positions_ptr, sign, q_stride_batch,
+    q_stride_token, q_stride_head, q_stride_column, q_turned_stride_batch, q_turned_stride_token,
+    q_turned_stride_head, k_stride_batch, k_stride_token, k_stride_head, k_stride_column, k_turned_stride_batch,
+    k_turned_stride_token, k_turned_stride_head, cos_stride_row, cos_stride_column, sin_stride_row,
+    sin_stride_column, positions_stride_batch, positions_stride_token, position_end, q_len, k_len, Hq, Hkv,
+    HALF: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_HALF: tl.constexpr
 ):  # fmt: skip
     """Turns queries and keys by the angles of their positions; back again where `sign` is -1."""
     b, h = tl.program_id(0) // (Hq + Hkv), tl.program_id(0) % (Hq + Hkv)

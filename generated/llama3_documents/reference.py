@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  44ac4caf9bff0691
-#   text hash     fbef32077b307d63
+#   content hash  fcadaf660661dce7
+#   text hash     737b5d86a487b38c
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

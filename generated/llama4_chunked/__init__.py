@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d796a3f24881124c
-#   text hash     6c4488b2a96d10c0
+#   content hash  3ab3dd0a46204e80
+#   text hash     57fd1923f37316b2
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d796a3f24881124c
-#   text hash     cbd46c4e94bf470d
+#   content hash  3ab3dd0a46204e80
+#   text hash     2e8f3e5dc29abb4b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d796a3f24881124c
-#   text hash     3816b71041a329d1
+#   content hash  3ab3dd0a46204e80
+#   text hash     fca0f5ce30b8da7c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernels: Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 
@@ -146,7 +146,7 @@ def attend(
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
 def forward(
-    q_desc, k_desc, v_desc, out_ptr, lse_ptr, q_len, k_len, Hq, scale, GROUP: tl.constexpr, DV: tl.constexpr,
+    q_desc, k_desc, v_desc, out_ptr, lse_ptr, scale, q_len, k_len, Hq, GROUP: tl.constexpr, DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     PRECISION: tl.constexpr
 ):  # fmt: skip
@@ -232,7 +232,7 @@ def learn_from_queries(
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
 def backward_dkv(
-    q_desc, k_desc, v_desc, dout_desc, dk_ptr, dv_ptr, lse_ptr, delta_ptr, q_len, k_len, Hq, scale,
+    q_desc, k_desc, v_desc, dout_desc, dk_ptr, dv_ptr, lse_ptr, delta_ptr, scale, q_len, k_len, Hq,
     GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
@@ -298,7 +298,7 @@ def learn_from_keys(
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
 def backward_dq(
-    q_desc, k_desc, v_desc, dout_desc, dq_ptr, lse_ptr, delta_ptr, q_len, k_len, Hq, scale, GROUP: tl.constexpr,
+    q_desc, k_desc, v_desc, dout_desc, dq_ptr, lse_ptr, delta_ptr, scale, q_len, k_len, Hq, GROUP: tl.constexpr,
     D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     PRECISION: tl.constexpr
 ):  # fmt: skip
@@ -357,12 +357,12 @@ def turn(
 
 @triton.jit(do_not_specialize=["position_end", "q_len", "k_len", "Hq", "Hkv"])
 def rotate(
-    q_ptr, q_stride_batch, q_stride_token, q_stride_head, q_stride_column, q_turned_ptr, q_turned_stride_batch,
-    q_turned_stride_token, q_turned_stride_head, k_ptr, k_stride_batch, k_stride_token, k_stride_head,
-    k_stride_column, k_turned_ptr, k_turned_stride_batch, k_turned_stride_token, k_turned_stride_head, cos_ptr,
-    cos_stride_row, cos_stride_column, sin_ptr, sin_stride_row, sin_stride_column, positions_ptr,
-    positions_stride_batch, positions_stride_token, position_end, q_len, k_len, Hq, Hkv, sign, HALF: tl.constexpr,
-    BLOCK_T: tl.constexpr, BLOCK_HALF: tl.constexpr
+    q_ptr, q_turned_ptr, k_ptr, k_turned_ptr, cos_ptr, sin_ptr, positions_ptr, sign, q_stride_batch,
+    q_stride_token, q_stride_head, q_stride_column, q_turned_stride_batch, q_turned_stride_token,
+    q_turned_stride_head, k_stride_batch, k_stride_token, k_stride_head, k_stride_column, k_turned_stride_batch,
+    k_turned_stride_token, k_turned_stride_head, cos_stride_row, cos_stride_column, sin_stride_row,
+    sin_stride_column, positions_stride_batch, positions_stride_token, position_end, q_len, k_len, Hq, Hkv,
+    HALF: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_HALF: tl.constexpr
 ):  # fmt: skip
     """Turns queries and keys by the angles of their positions; back again where `sign` is -1."""
     b, h = tl.program_id(0) // (Hq + Hkv), tl.program_id(0) % (Hq + Hkv)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d796a3f24881124c
-#   text hash     1b84209f55ac17a9
+#   content hash  3ab3dd0a46204e80
+#   text hash     b7e0d4d999cdb7a6
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

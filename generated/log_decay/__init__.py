@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b9a92f18b8a0ab4f
-#   text hash     3d1974e1ce399934
+#   content hash  84ebfa61fe64d533
+#   text hash     172868c5c1cc28ae
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

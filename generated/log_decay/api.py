@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b9a92f18b8a0ab4f
-#   text hash     1c4a1f91ef59a7dd
+#   content hash  84ebfa61fe64d533
+#   text hash     611b56ee273f3114
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

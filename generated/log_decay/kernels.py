@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b9a92f18b8a0ab4f
-#   text hash     7eeb13784f8c1b9f
+#   content hash  84ebfa61fe64d533
+#   text hash     25dbd7e5c92eee0d
 #   render with   attnforge render specs/log_decay.yaml
 """The kernels: Causal attention that forgets by a decay learned for each token and head.
 
@@ -146,7 +146,7 @@ def attend(
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
 def forward(
-    q_desc, k_desc, v_desc, out_ptr, lse_ptr, q_len, k_len, Hq, scale, log_decay_ptr, log_decay_stride_batch,
+    q_desc, k_desc, v_desc, out_ptr, lse_ptr, scale, log_decay_ptr, q_len, k_len, Hq, log_decay_stride_batch,
     log_decay_stride_head, log_decay_stride_token, GROUP: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
@@ -235,8 +235,8 @@ def learn_from_queries(
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
 def backward_dkv(
-    q_desc, k_desc, v_desc, dout_desc, dk_ptr, dv_ptr, lse_ptr, delta_ptr, q_len, k_len, Hq, scale, log_decay_ptr,
-    log_decay_stride_batch, log_decay_stride_head, log_decay_stride_token, log_decay_k_sum_ptr,
+    q_desc, k_desc, v_desc, dout_desc, dk_ptr, dv_ptr, lse_ptr, delta_ptr, scale, log_decay_ptr,
+    log_decay_k_sum_ptr, q_len, k_len, Hq, log_decay_stride_batch, log_decay_stride_head, log_decay_stride_token,
     GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
@@ -311,10 +311,10 @@ def learn_from_keys(
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
 def backward_dq(
-    q_desc, k_desc, v_desc, dout_desc, dq_ptr, lse_ptr, delta_ptr, q_len, k_len, Hq, scale, log_decay_ptr,
-    log_decay_stride_batch, log_decay_stride_head, log_decay_stride_token, log_decay_q_sum_ptr,
-    GROUP: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
+    q_desc, k_desc, v_desc, dout_desc, dq_ptr, lse_ptr, delta_ptr, scale, log_decay_ptr, log_decay_q_sum_ptr,
+    q_len, k_len, Hq, log_decay_stride_batch, log_decay_stride_head, log_decay_stride_token, GROUP: tl.constexpr,
+    D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    PRECISION: tl.constexpr
 ):  # fmt: skip
     """The gradient of one tile of queries of one head."""
     # late rows tend to see more keys: they start first
@@ -363,7 +363,7 @@ def backward_dq(
 
 @triton.jit(do_not_specialize=["count", "heads"])
 def scan(
-    x_ptr, x_stride_batch, x_stride_head, x_stride_token, sums_ptr, count, heads, REVERSE: tl.constexpr,
+    x_ptr, sums_ptr, x_stride_batch, x_stride_head, x_stride_token, count, heads, REVERSE: tl.constexpr,
     BLOCK: tl.constexpr
 ):  # fmt: skip
     """Cumulative sums over the tokens of one head of one sequence, in float32; from the end where REVERSE."""

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b9a92f18b8a0ab4f
-#   text hash     5a804687f269c6cb
+#   content hash  84ebfa61fe64d533
+#   text hash     b5289a70d20a9b82
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

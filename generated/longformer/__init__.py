@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f13b8a2788d4765f
-#   text hash     c7aaf01fea0d3edf
+#   content hash  977f338dbd322e55
+#   text hash     dd90ba162d2390c1
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f13b8a2788d4765f
-#   text hash     64bcc3074337c21e
+#   content hash  977f338dbd322e55
+#   text hash     328d2be9244c9929
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

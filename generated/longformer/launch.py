@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f13b8a2788d4765f
-#   text hash     167c397163f49b43
+#   content hash  977f338dbd322e55
+#   text hash     6771809da20ca255
 #   render with   attnforge render specs/longformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -12,6 +12,7 @@ import functools
 import torch
 import triton
 import triton.language as tl
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 from triton.runtime.errors import OutOfResources
 from triton.tools.tensor_descriptor import TensorDescriptor
 
@@ -81,12 +82,59 @@ def attend(q, k, v, scale):
     return _attend(q, k, v, max(scale, 1e-30))
 
 
-def _operator(name):
-    """Makes an operator of a function; each copy of this package has operators of its own."""
-    return torch.library.custom_op(f"attnforge::{__name__.replace('.', '_')}_{name}", mutates_args=())
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
-@_operator("attend")
+class _Operator:
+    """A function that PyTorch can trace and differentiate; each copy of this package has operators of its own.
+
+    PyTorch's way through an operator takes longer than a launch: where nobody looks on, the function is called as such.
+    """
+
+    def __init__(self, function):
+        function = _on_the_device_of_its_tensors(function)
+        name = f"attnforge::{__name__.replace('.', '_')}{function.__name__}"
+        self.traced = torch.library.custom_op(name, function, mutates_args=())
+        self.register_fake = self.traced.register_fake
+        self.direct, self.differentiable = function, False
+
+    def register_autograd(self, backward, setup_context):
+        self.traced.register_autograd(backward, setup_context=setup_context)
+        function = self.direct
+
+        def forward(ctx, *args):
+            output = function(*args)
+            setup_context(ctx, args, output)
+            return output
+
+        parts = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+        self.direct = type(function.__name__, (torch.autograd.Function,), parts).apply
+        self.differentiable = True
+
+    def __call__(self, *args):
+        return self.traced(*args) if self._watched(args) else self.direct(*args)
+
+    def _watched(self, args):
+        """Whether somebody looks on: a compiler, a mode, a transform, a tensor of a class of its own."""
+        if torch.compiler.is_compiling() or is_in_torch_dispatch_mode() or torch._C._are_functorch_transforms_active():
+            return True
+        # a second derivative, of which the operator tells that there is none
+        if torch.is_grad_enabled() and not self.differentiable:
+            return True
+        return any(isinstance(x, torch.Tensor) and type(x) not in _PLAIN for x in args)
+
+
+def _on_the_device_of_its_tensors(function):
+    @functools.wraps(function)
+    def run(*args):
+        x = args[0]
+        with torch.cuda.device(x.device) if x.is_cuda else contextlib.nullcontext():
+            return function(*args)
+
+    return run
+
+
+@_Operator
 def _attend(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -96,31 +144,34 @@ def _attend(
     out, lse = _outputs(q, v)
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("-inf"))
-    q, k, v = _readable(q), _readable(k), _readable(v)
+    shapes = _Shapes.of("attend", q, k, v)
+    q, k, v = shapes.readable(q, k, v)
     block_d, block_dv = _padded(q), _padded(v)
 
     def launch(block_m, block_n, warps, stages):
-        kernels.forward[q.shape[0] * q.shape[2], _cdiv(q.shape[1], block_m)](
-            q_desc=_tiles(q, block_m, block_d),
-            k_desc=_tiles(k, block_n, block_d),
-            v_desc=_tiles(v, block_n, block_dv),
-            out_ptr=out,
-            lse_ptr=lse,
-            q_len=q.shape[1],
-            k_len=k.shape[1],
-            Hq=q.shape[-2],
-            scale=scale,
-            DV=v.shape[-1],
-            BLOCK_M=block_m,
-            BLOCK_N=block_n,
-            BLOCK_D=block_d,
-            BLOCK_DV=block_dv,
-            PRECISION=_precision(q),
-            num_warps=warps,
-            num_stages=stages,
+        _launch(
+            shapes,
+            kernels.forward,
+            (block_m, block_n),
+            grid=lambda: (q.shape[0] * q.shape[2], _cdiv(q.shape[1], block_m)),
+            tiles=dict(q_desc=(q, block_m, block_d), k_desc=(k, block_n, block_d), v_desc=(v, block_n, block_dv)),
+            given=dict(out_ptr=out, lse_ptr=lse, scale=float(scale)),
+            sizes=lambda: dict(
+                q_len=q.shape[1],
+                k_len=k.shape[1],
+                Hq=q.shape[-2],
+                DV=v.shape[-1],
+                BLOCK_M=block_m,
+                BLOCK_N=block_n,
+                BLOCK_D=block_d,
+                BLOCK_DV=block_dv,
+                PRECISION=_precision(q),
+                num_warps=warps,
+                num_stages=stages,
+            ),
         )
 
-    _run("forward", launch, q, v)
+    _run(shapes, "forward", launch, q, v)
     return out, lse
 
 
@@ -133,7 +184,7 @@ def _(q, k, v, scale):
     return _outputs(q, v)
 
 
-@_operator("differentiate")
+@_Operator
 def _differentiate(
     out: torch.Tensor,
     lse: torch.Tensor,
@@ -149,83 +200,91 @@ def _differentiate(
     if lse.numel() == 0 or k.numel() == 0:
         return [x.zero_() for x in gradients]
     dq, dk, dv = gradients
-    q, k, v, out, dout = _readable(q), _readable(k), _readable(v), _readable(out), _readable(dout)
+    shapes = _Shapes.of("differentiate", q, k, v, out, dout, *wanted)
+    q, k, v, out, dout = shapes.readable(q, k, v, out, dout)
     delta = torch.empty_like(lse)
     block_d, block_dv = _padded(q), _padded(v)
 
     block_m = 32 if INTERPRETED else 64
-    with _current(q):
-        kernels.backward_preprocess[q.shape[0] * q.shape[2], _cdiv(q.shape[1], block_m)](
-            out_desc=_tiles(out, block_m, block_dv),
-            dout_desc=_tiles(dout, block_m, block_dv),
-            delta_ptr=delta,
-            q_len=q.shape[1],
-            Hq=q.shape[-2],
-            BLOCK_M=block_m,
-            BLOCK_DV=block_dv,
-        )
+    _launch(
+        shapes,
+        kernels.backward_preprocess,
+        (block_m,),
+        grid=lambda: (q.shape[0] * q.shape[2], _cdiv(q.shape[1], block_m)),
+        tiles=dict(out_desc=(out, block_m, block_dv), dout_desc=(dout, block_m, block_dv)),
+        given=dict(delta_ptr=delta),
+        sizes=lambda: dict(q_len=q.shape[1], Hq=q.shape[-2], BLOCK_M=block_m, BLOCK_DV=block_dv),
+    )
     if dlse is not None:
         # as if every score were taken once more: d lse / d score is the weight itself
         delta -= dlse
 
     if wanted[0]:
-        dq = dq if wanted[0] else q.new_empty(q.shape)
 
         def launch(block_m, block_n, warps, stages):
-            kernels.backward_dq[q.shape[0] * q.shape[-2], _cdiv(q.shape[1], block_m)](
-                q_desc=_tiles(q, block_m, block_d),
-                k_desc=_tiles(k, block_n, block_d),
-                v_desc=_tiles(v, block_n, block_dv),
-                dout_desc=_tiles(dout, block_m, block_dv),
-                dq_ptr=dq,
-                lse_ptr=lse,
-                delta_ptr=delta,
-                q_len=q.shape[1],
-                k_len=k.shape[1],
-                Hq=q.shape[-2],
-                scale=scale,
-                D=q.shape[-1],
-                BLOCK_M=block_m,
-                BLOCK_N=block_n,
-                BLOCK_D=block_d,
-                BLOCK_DV=block_dv,
-                PRECISION=_precision(q),
-                num_warps=warps,
-                num_stages=stages,
+            _launch(
+                shapes,
+                kernels.backward_dq,
+                (block_m, block_n),
+                grid=lambda: (q.shape[0] * q.shape[-2], _cdiv(q.shape[1], block_m)),
+                tiles=dict(
+                    q_desc=(q, block_m, block_d),
+                    k_desc=(k, block_n, block_d),
+                    v_desc=(v, block_n, block_dv),
+                    dout_desc=(dout, block_m, block_dv),
+                ),
+                given=dict(dq_ptr=dq, lse_ptr=lse, delta_ptr=delta, scale=float(scale)),
+                sizes=lambda: dict(
+                    q_len=q.shape[1],
+                    k_len=k.shape[1],
+                    Hq=q.shape[-2],
+                    D=q.shape[-1],
+                    BLOCK_M=block_m,
+                    BLOCK_N=block_n,
+                    BLOCK_D=block_d,
+                    BLOCK_DV=block_dv,
+                    PRECISION=_precision(q),
+                    num_warps=warps,
+                    num_stages=stages,
+                ),
             )
 
-        _run("backward_dq", launch, q, v)
+        _run(shapes, "backward_dq", launch, q, v)
 
     if wanted[1] or wanted[2]:
         dk = dk if wanted[1] else k.new_empty(k.shape)
         dv = dv if wanted[2] else v.new_empty(v.shape)
 
         def launch(block_m, block_n, warps, stages):
-            kernels.backward_dkv[q.shape[0] * k.shape[-2], _cdiv(k.shape[1], block_n)](
-                q_desc=_tiles(q, block_m, block_d),
-                k_desc=_tiles(k, block_n, block_d),
-                v_desc=_tiles(v, block_n, block_dv),
-                dout_desc=_tiles(dout, block_m, block_dv),
-                dk_ptr=dk,
-                dv_ptr=dv,
-                lse_ptr=lse,
-                delta_ptr=delta,
-                q_len=q.shape[1],
-                k_len=k.shape[1],
-                Hq=q.shape[-2],
-                scale=scale,
-                D=q.shape[-1],
-                DV=v.shape[-1],
-                BLOCK_M=block_m,
-                BLOCK_N=block_n,
-                BLOCK_D=block_d,
-                BLOCK_DV=block_dv,
-                PRECISION=_precision(q),
-                num_warps=warps,
-                num_stages=stages,
+            _launch(
+                shapes,
+                kernels.backward_dkv,
+                (block_m, block_n),
+                grid=lambda: (q.shape[0] * k.shape[-2], _cdiv(k.shape[1], block_n)),
+                tiles=dict(
+                    q_desc=(q, block_m, block_d),
+                    k_desc=(k, block_n, block_d),
+                    v_desc=(v, block_n, block_dv),
+                    dout_desc=(dout, block_m, block_dv),
+                ),
+                given=dict(dk_ptr=dk, dv_ptr=dv, lse_ptr=lse, delta_ptr=delta, scale=float(scale)),
+                sizes=lambda: dict(
+                    q_len=q.shape[1],
+                    k_len=k.shape[1],
+                    Hq=q.shape[-2],
+                    D=q.shape[-1],
+                    DV=v.shape[-1],
+                    BLOCK_M=block_m,
+                    BLOCK_N=block_n,
+                    BLOCK_D=block_d,
+                    BLOCK_DV=block_dv,
+                    PRECISION=_precision(q),
+                    num_warps=warps,
+                    num_stages=stages,
+                ),
             )
 
-        _run("backward_dkv", launch, q, v)
+        _run(shapes, "backward_dkv", launch, q, v)
     return gradients
 
 
@@ -259,37 +318,82 @@ def _backward(ctx, dout, dlse):
 _attend.register_autograd(_backward, setup_context=_keep)
 
 
+class _Shapes:
+    """What calls with tensors of some shapes worked out, so that the next call with such tensors launches at once."""
+
+    known = {}
+
+    def __init__(self):
+        self.unreadable = None  # which tensors tiles cannot be read from
+        self.tiles = {}  # by kernel
+        self.launches = {}  # by kernel and tile
+
+    @classmethod
+    def of(cls, name, *given):
+        """Those of a function's tensors; numbers count by their values."""
+        key = [name, given[0].device, _precision(given[0])]
+        for x in given:
+            key.append((x.shape, x.stride(), x.dtype, x.data_ptr() % 16) if isinstance(x, torch.Tensor) else x)
+        key = tuple(key)
+        shapes = cls.known.get(key)
+        if shapes is None:
+            if len(cls.known) == 1024:
+                # lengths that never come again
+                cls.known.clear()
+            shapes = cls.known[key] = cls()
+        return shapes
+
+    def readable(self, *tensors):
+        """The tensors, or copies of those that tiles cannot be read from."""
+        if self.unreadable is None:
+            self.unreadable = [i for i, x in enumerate(tensors) if not _is_readable(x)]
+        if not self.unreadable:
+            return tensors
+        return [_rows(x).copy_(x) if i in self.unreadable else x for i, x in enumerate(tensors)]
+
+
+def _launch(shapes, kernel, blocks, grid, given, sizes, tiles={}):
+    """Launches a kernel, from the second time on without a thought about what shapes tell."""
+    key = (kernel.__name__, *blocks)
+    if key not in shapes.launches:
+        descriptors, sizes = {name: _tiles(*tile) for name, tile in tiles.items()}, sizes()
+        compiled = kernel[grid()](**descriptors, **given, **sizes)
+        if not INTERPRETED:
+            rest = [sizes[name] for name in kernel.arg_names[len(tiles) + len(given) :]]
+            start = compiled[(*grid(), 1, 1)[:3]]
+            shapes.launches[key] = start, [_filled(x) for x in descriptors.values()], rest
+        return
+    start, fill, rest = shapes.launches[key]
+    start(*[f(tile[0]) for f, tile in zip(fill, tiles.values())], *given.values(), *rest)
+
+
 _fitting = {}
 
 
-def _run(name, launch, q, v):
+def _run(shapes, name, launch, q, v):
     """Launches a kernel with the best tile shape that this GPU has the shared memory for."""
     if INTERPRETED:
         return launch(32, 32, 4, 1)
-    shapes = (SINGLE if q.dtype == torch.float32 else HALF[_architecture(q.device)])[name]
-    size = next(size for size in shapes if max(q.shape[-1], v.shape[-1]) <= size)
+    if name in shapes.tiles:
+        return launch(*shapes.tiles[name])
+    table = (SINGLE if q.dtype == torch.float32 else HALF[_architecture(q.device)])[name]
+    tiles = next(table[size] for size in table if max(q.shape[-1], v.shape[-1]) <= size)
     key = (name, q.device, q.dtype, _padded(q), _padded(v))
-    with _current(q):
-        for i in range(_fitting.get(key, 0), len(shapes[size])):
-            try:
-                launch(*shapes[size][i])
-            except OutOfResources:
-                if i + 1 == len(shapes[size]):
-                    raise
-            else:
-                _fitting[key] = i
-                return
+    for i in range(_fitting.get(key, 0), len(tiles)):
+        try:
+            launch(*tiles[i])
+        except OutOfResources:
+            if i + 1 == len(tiles):
+                raise
+        else:
+            _fitting[key], shapes.tiles[name] = i, tiles[i]
+            return
 
 
 @functools.cache
 def _architecture(device):
     """The architecture whose tile shapes serve a GPU."""
     return "sm_90" if torch.version.hip is None and torch.cuda.get_device_capability(device)[0] in (9, 10) else "sm_80"
-
-
-def _current(x):
-    """Makes the device of x the current one, where it is a GPU."""
-    return torch.cuda.device(x.device) if x.is_cuda else contextlib.nullcontext()
 
 
 def _precision(x):
@@ -311,15 +415,14 @@ def _power_of_2(n):
     return 1 << (n - 1).bit_length()
 
 
-def _readable(x):
-    """x, or a copy of it that tiles can be read from: columns side by side, rows on 16-byte boundaries."""
+def _is_readable(x):
+    """Whether tiles can be read from x: columns stand side by side, rows on 16-byte boundaries."""
     *sizes, width = x.shape
     *strides, column = x.stride()
     step = 16 // x.element_size()
-    if (column == 1 or width == 1) and x.data_ptr() % 16 == 0:
-        if all(n == 1 or (s % step == 0 and 0 < s < 2**36 * step) for n, s in zip(sizes, strides)):
-            return x
-    return _rows(x).copy_(x)
+    if (column != 1 and width != 1) or x.data_ptr() % 16:
+        return False
+    return all(n == 1 or (s % step == 0 and 0 < s < 2**36 * step) for n, s in zip(sizes, strides))
 
 
 def _rows(x):
@@ -341,6 +444,20 @@ def _tiles(x, rows, columns):
         return TensorDescriptor(x, [*sizes, width], [*strides, 1], [1, 1, rows, columns])
     step = 16 // x.element_size()
     return (x, tl.constexpr(width), *(s // step for s in strides))
+
+
+def _filled(tiles):
+    """What makes tiles of another tensor of the same shape, without the checks that a descriptor goes through."""
+    if isinstance(tiles, tuple):
+        return lambda x: (x, *tiles[1:])
+    fields = {name: value for name, value in vars(tiles).items() if name != "base"}
+
+    def fill(x):
+        descriptor = object.__new__(TensorDescriptor)
+        descriptor.__dict__.update(fields, base=x)
+        return descriptor
+
+    return fill
 
 
 @functools.cache

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f13b8a2788d4765f
-#   text hash     bbb4e8995c2b9216
+#   content hash  977f338dbd322e55
+#   text hash     88fe45435cb4fc90
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8b6f4ddfa4168047
-#   text hash     e76708526a47b004
+#   content hash  de9e3e6c63df962d
+#   text hash     333ad7aa25d68ec9
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

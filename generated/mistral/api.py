@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8b6f4ddfa4168047
-#   text hash     885fd4719628fd93
+#   content hash  de9e3e6c63df962d
+#   text hash     ffbde3901564c082
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8b6f4ddfa4168047
-#   text hash     3076644430714f2b
+#   content hash  de9e3e6c63df962d
+#   text hash     2ece337e37ea1c90
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0cdd574e4fa36bf5
-#   text hash     a66c830a2c34ab5d
+#   content hash  e8a69042cad4d402
+#   text hash     3b5f076204dc6040
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

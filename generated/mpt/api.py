@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0cdd574e4fa36bf5
-#   text hash     d5b0ae3bca1b10cb
+#   content hash  e8a69042cad4d402
+#   text hash     57fb17320f0ab29b
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0cdd574e4fa36bf5
-#   text hash     8434946356eebc1d
+#   content hash  e8a69042cad4d402
+#   text hash     1b8d80b459c2a605
 #   render with   attnforge render specs/mpt.yaml
 """The kernels: Attention with a prefix and linear biases.
 
@@ -137,8 +137,8 @@ def attend(
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
 def forward(
-    q_desc, k_desc, v_desc, out_ptr, lse_ptr, q_len, k_len, Hq, scale, prefix_len_ptr, prefix_len_stride_batch,
-    slopes_ptr, slopes_stride_head, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    q_desc, k_desc, v_desc, out_ptr, lse_ptr, scale, prefix_len_ptr, slopes_ptr, q_len, k_len, Hq,
+    prefix_len_stride_batch, slopes_stride_head, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
     """Attends from one tile of queries of one head."""
@@ -221,8 +221,8 @@ def learn_from_queries(
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
 def backward_dkv(
-    q_desc, k_desc, v_desc, dout_desc, dk_ptr, dv_ptr, lse_ptr, delta_ptr, q_len, k_len, Hq, scale,
-    prefix_len_ptr, prefix_len_stride_batch, slopes_ptr, slopes_stride_head, D: tl.constexpr, DV: tl.constexpr,
+    q_desc, k_desc, v_desc, dout_desc, dk_ptr, dv_ptr, lse_ptr, delta_ptr, scale, prefix_len_ptr, slopes_ptr,
+    q_len, k_len, Hq, prefix_len_stride_batch, slopes_stride_head, D: tl.constexpr, DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     PRECISION: tl.constexpr
 ):  # fmt: skip
@@ -292,8 +292,8 @@ def learn_from_keys(
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
 def backward_dq(
-    q_desc, k_desc, v_desc, dout_desc, dq_ptr, lse_ptr, delta_ptr, q_len, k_len, Hq, scale, prefix_len_ptr,
-    prefix_len_stride_batch, slopes_ptr, slopes_stride_head, slopes_sum_ptr, D: tl.constexpr,
+    q_desc, k_desc, v_desc, dout_desc, dq_ptr, lse_ptr, delta_ptr, scale, prefix_len_ptr, slopes_ptr,
+    slopes_sum_ptr, q_len, k_len, Hq, prefix_len_stride_batch, slopes_stride_head, D: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     PRECISION: tl.constexpr
 ):  # fmt: skip

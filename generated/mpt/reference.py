@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0cdd574e4fa36bf5
-#   text hash     48855269fa79a6e9
+#   content hash  e8a69042cad4d402
+#   text hash     66b4fb5dd51ed244
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

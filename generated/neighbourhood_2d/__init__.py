@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  e483227af314cbc9
-#   text hash     b16af05474f911c7
+#   content hash  354455b22dfa966b
+#   text hash     d4d57dd80184bf04
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see those at most 3 rows and columns away.
 

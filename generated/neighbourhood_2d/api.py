@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  e483227af314cbc9
-#   text hash     02ae3d8c08f191ce
+#   content hash  354455b22dfa966b
+#   text hash     52f340facd07bd73
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  e483227af314cbc9
-#   text hash     c0a40a2517c81381
+#   content hash  354455b22dfa966b
+#   text hash     31b2e9d2391d275d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

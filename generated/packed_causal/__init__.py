@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4136dcf767c2e3ab
-#   text hash     59ffa2c234fecea8
+#   content hash  529251c2d67b9767
+#   text hash     a1502193afda3d28
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4136dcf767c2e3ab
-#   text hash     458a5dd865731398
+#   content hash  529251c2d67b9767
+#   text hash     a11b9cff535f0fd0
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

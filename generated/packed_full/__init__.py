@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  573bfb2698c7db8f
-#   text hash     d678284ebcdeec45
+#   content hash  70309b603ce4474e
+#   text hash     088073d344f7f3e0
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

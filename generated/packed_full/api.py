@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  573bfb2698c7db8f
-#   text hash     a8490f38c2e7889a
+#   content hash  70309b603ce4474e
+#   text hash     b4cbba4094b571f3
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  573bfb2698c7db8f
-#   text hash     bc34ed1d2041e3ed
+#   content hash  70309b603ce4474e
+#   text hash     eea6dba0e03decc5
 #   render with   attnforge render specs/packed_full.yaml
 """The kernels: Softmax attention without a mask, for sequences packed into one tensor.
 
@@ -137,7 +137,7 @@ def attend(
 
 @triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
 def forward(
-    q_desc, k_desc, v_desc, out_ptr, lse_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, k_total, Hq, scale,
+    q_desc, k_desc, v_desc, out_ptr, lse_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, scale, q_total, k_total, Hq,
     GROUP: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
@@ -233,7 +233,7 @@ def learn_from_queries(
 @triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
 def backward_dkv(
     q_desc, k_desc, v_desc, dout_desc, dk_ptr, dv_ptr, lse_ptr, delta_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr,
-    q_total, k_total, Hq, scale, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
+    scale, q_total, k_total, Hq, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
     """The gradients of one tile of keys and values, summed over the query heads that read it."""
@@ -303,8 +303,8 @@ def learn_from_keys(
 
 @triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
 def backward_dq(
-    q_desc, k_desc, v_desc, dout_desc, dq_ptr, lse_ptr, delta_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total,
-    k_total, Hq, scale, GROUP: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    q_desc, k_desc, v_desc, dout_desc, dq_ptr, lse_ptr, delta_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, scale,
+    q_total, k_total, Hq, GROUP: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
     """The gradient of one tile of queries of one head."""

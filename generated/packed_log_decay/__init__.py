@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  5d7f50dcfc04473b
-#   text hash     47276843363d79a2
+#   content hash  13c305c31204baba
+#   text hash     f6a6acc4ba53e9e3
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  5d7f50dcfc04473b
-#   text hash     6afcf579c505d4a4
+#   content hash  13c305c31204baba
+#   text hash     c67335c11239f178
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  5d7f50dcfc04473b
-#   text hash     e2dae37695652e31
+#   content hash  13c305c31204baba
+#   text hash     3cbcc6de475a63d2
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The kernels: Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 
@@ -149,8 +149,8 @@ def attend(
 
 @triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
 def forward(
-    q_desc, k_desc, v_desc, out_ptr, lse_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, k_total, Hq, scale,
-    log_decay_ptr, log_decay_stride_head, log_decay_stride_token, GROUP: tl.constexpr, DV: tl.constexpr,
+    q_desc, k_desc, v_desc, out_ptr, lse_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, scale, log_decay_ptr, q_total,
+    k_total, Hq, log_decay_stride_head, log_decay_stride_token, GROUP: tl.constexpr, DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     PRECISION: tl.constexpr
 ):  # fmt: skip
@@ -254,8 +254,8 @@ def learn_from_queries(
 @triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
 def backward_dkv(
     q_desc, k_desc, v_desc, dout_desc, dk_ptr, dv_ptr, lse_ptr, delta_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr,
-    q_total, k_total, Hq, scale, log_decay_ptr, log_decay_stride_head, log_decay_stride_token,
-    log_decay_k_sum_ptr, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
+    scale, log_decay_ptr, log_decay_k_sum_ptr, q_total, k_total, Hq, log_decay_stride_head,
+    log_decay_stride_token, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
     """The gradients of one tile of keys and values, summed over the query heads that read it."""
@@ -343,8 +343,8 @@ def learn_from_keys(
 
 @triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
 def backward_dq(
-    q_desc, k_desc, v_desc, dout_desc, dq_ptr, lse_ptr, delta_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total,
-    k_total, Hq, scale, log_decay_ptr, log_decay_stride_head, log_decay_stride_token, log_decay_q_sum_ptr,
+    q_desc, k_desc, v_desc, dout_desc, dq_ptr, lse_ptr, delta_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, scale,
+    log_decay_ptr, log_decay_q_sum_ptr, q_total, k_total, Hq, log_decay_stride_head, log_decay_stride_token,
     GROUP: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
@@ -401,7 +401,7 @@ def backward_dq(
 
 @triton.jit(do_not_specialize=["total", "heads"])
 def scan(
-    x_ptr, x_stride_head, x_stride_token, sums_ptr, cu_seqlens_ptr, total, heads, REVERSE: tl.constexpr,
+    x_ptr, sums_ptr, cu_seqlens_ptr, x_stride_head, x_stride_token, total, heads, REVERSE: tl.constexpr,
     BLOCK: tl.constexpr
 ):  # fmt: skip
     """Cumulative sums over the tokens of one head of one sequence, in float32; from the end where REVERSE."""

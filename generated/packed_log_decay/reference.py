@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  5d7f50dcfc04473b
-#   text hash     c85e439203564f55
+#   content hash  13c305c31204baba
+#   text hash     6ac0777d542358ea
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

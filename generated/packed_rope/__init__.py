@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e1bc09951db7b4fd
-#   text hash     4d60cf9d9bd452ec
+#   content hash  a29aeadf7eb61784
+#   text hash     bd0d396b63bfb6cb
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e1bc09951db7b4fd
-#   text hash     1118926c98419d8f
+#   content hash  a29aeadf7eb61784
+#   text hash     acfc5b51ebadd689
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e1bc09951db7b4fd
-#   text hash     2d7b223eb1c7cc92
+#   content hash  a29aeadf7eb61784
+#   text hash     1037cd1774b522e0
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernels: Causal attention with rotary embedding for sequences packed into one tensor.
 
@@ -139,7 +139,7 @@ def attend(
 
 @triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
 def forward(
-    q_desc, k_desc, v_desc, out_ptr, lse_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total, k_total, Hq, scale,
+    q_desc, k_desc, v_desc, out_ptr, lse_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, scale, q_total, k_total, Hq,
     GROUP: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
@@ -236,7 +236,7 @@ def learn_from_queries(
 @triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
 def backward_dkv(
     q_desc, k_desc, v_desc, dout_desc, dk_ptr, dv_ptr, lse_ptr, delta_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr,
-    q_total, k_total, Hq, scale, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
+    scale, q_total, k_total, Hq, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
     """The gradients of one tile of keys and values, summed over the query heads that read it."""
@@ -309,8 +309,8 @@ def learn_from_keys(
 
 @triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
 def backward_dq(
-    q_desc, k_desc, v_desc, dout_desc, dq_ptr, lse_ptr, delta_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_total,
-    k_total, Hq, scale, GROUP: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    q_desc, k_desc, v_desc, dout_desc, dq_ptr, lse_ptr, delta_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, scale,
+    q_total, k_total, Hq, GROUP: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
     """The gradient of one tile of queries of one head."""
@@ -372,12 +372,11 @@ def turn(
 
 @triton.jit(do_not_specialize=["position_end", "q_total", "k_total", "Hq", "Hkv"])
 def rotate(
-    q_ptr, q_stride_token, q_stride_head, q_stride_column, q_turned_ptr, q_turned_stride_token,
-    q_turned_stride_head, k_ptr, k_stride_token, k_stride_head, k_stride_column, k_turned_ptr,
-    k_turned_stride_token, k_turned_stride_head, cos_ptr, cos_stride_row, cos_stride_column, sin_ptr,
-    sin_stride_row, sin_stride_column, positions_ptr, positions_stride_token, position_end, cu_seqlens_q_ptr,
-    cu_seqlens_k_ptr, q_total, k_total, Hq, Hkv, sign, HALF: tl.constexpr, BLOCK_T: tl.constexpr,
-    BLOCK_HALF: tl.constexpr
+    q_ptr, q_turned_ptr, k_ptr, k_turned_ptr, cos_ptr, sin_ptr, positions_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr,
+    sign, q_stride_token, q_stride_head, q_stride_column, q_turned_stride_token, q_turned_stride_head,
+    k_stride_token, k_stride_head, k_stride_column, k_turned_stride_token, k_turned_stride_head, cos_stride_row,
+    cos_stride_column, sin_stride_row, sin_stride_column, positions_stride_token, position_end, q_total, k_total,
+    Hq, Hkv, HALF: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_HALF: tl.constexpr
 ):  # fmt: skip
     """Turns queries and keys by the angles of their positions; back again where `sign` is -1."""
     b, h = tl.program_id(0) // (Hq + Hkv), tl.program_id(0) % (Hq + Hkv)

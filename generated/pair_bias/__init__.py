@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7b0107b7433d95ba
-#   text hash     dc0f65f80392ebeb
+#   content hash  4000265f5698f91d
+#   text hash     d5c1b7b9ff1d2c3b
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

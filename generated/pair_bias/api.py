@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7b0107b7433d95ba
-#   text hash     16cf3b4a35c8c927
+#   content hash  4000265f5698f91d
+#   text hash     20add3e9ed45d1f9
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7b0107b7433d95ba
-#   text hash     f21cd07e73f816a7
+#   content hash  4000265f5698f91d
+#   text hash     c9d2b7d75e72d751
 #   render with   attnforge render specs/pair_bias.yaml
 """The kernels: Attention with a learned bias for each pair of positions.
 
@@ -143,7 +143,7 @@ def attend(
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
 def forward(
-    q_desc, k_desc, v_desc, out_ptr, lse_ptr, q_len, k_len, Hq, scale, bias_ptr, bias_stride_batch,
+    q_desc, k_desc, v_desc, out_ptr, lse_ptr, scale, bias_ptr, q_len, k_len, Hq, bias_stride_batch,
     bias_stride_head, bias_stride_query, bias_stride_key, DV: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
@@ -226,7 +226,7 @@ def learn_from_queries(
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
 def backward_dkv(
-    q_desc, k_desc, v_desc, dout_desc, dk_ptr, dv_ptr, lse_ptr, delta_ptr, q_len, k_len, Hq, scale, bias_ptr,
+    q_desc, k_desc, v_desc, dout_desc, dk_ptr, dv_ptr, lse_ptr, delta_ptr, scale, bias_ptr, q_len, k_len, Hq,
     bias_stride_batch, bias_stride_head, bias_stride_query, bias_stride_key, D: tl.constexpr, DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     PRECISION: tl.constexpr
@@ -292,7 +292,7 @@ def learn_from_keys(
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
 def backward_dq(
-    q_desc, k_desc, v_desc, dout_desc, dq_ptr, lse_ptr, delta_ptr, q_len, k_len, Hq, scale, bias_ptr,
+    q_desc, k_desc, v_desc, dout_desc, dq_ptr, lse_ptr, delta_ptr, scale, bias_ptr, q_len, k_len, Hq,
     bias_stride_batch, bias_stride_head, bias_stride_query, bias_stride_key, D: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     PRECISION: tl.constexpr
@@ -332,8 +332,8 @@ def backward_dq(
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq", "all_batches", "own_batches", "own_heads"])
 def backward_bias(
-    q_desc, k_desc, v_desc, dout_desc, dbias_ptr, lse_ptr, delta_ptr, q_len, k_len, Hq, scale, all_batches,
-    own_batches, own_heads, bias_ptr, bias_stride_batch, bias_stride_head, bias_stride_query, bias_stride_key,
+    q_desc, k_desc, v_desc, dout_desc, dbias_ptr, lse_ptr, delta_ptr, scale, bias_ptr, q_len, k_len, Hq,
+    all_batches, own_batches, own_heads, bias_stride_batch, bias_stride_head, bias_stride_query, bias_stride_key,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     PRECISION: tl.constexpr
 ):  # fmt: skip

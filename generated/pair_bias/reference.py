@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7b0107b7433d95ba
-#   text hash     a7d085e5114146a6
+#   content hash  4000265f5698f91d
+#   text hash     4aa4be838a061b5c
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c540e0682b38e00a
-#   text hash     f72010c7aa73a0ba
+#   content hash  2b0fada66b17c5c9
+#   text hash     21273f94ca709ef9
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c540e0682b38e00a
-#   text hash     6f10d16ec6dd8748
+#   content hash  2b0fada66b17c5c9
+#   text hash     d14b71d74f4aa42a
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

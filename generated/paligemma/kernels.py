@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c540e0682b38e00a
-#   text hash     9a7326b81aa393df
+#   content hash  2b0fada66b17c5c9
+#   text hash     0a7b4a3d66e9a07d
 #   render with   attnforge render specs/paligemma.yaml
 """The kernels: An image and a prompt that all see as a prefix, and text that sees causally.
 
@@ -136,7 +136,7 @@ def attend(
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
 def forward(
-    q_desc, k_desc, v_desc, out_ptr, lse_ptr, q_len, k_len, Hq, scale, prefix_len_ptr, prefix_len_stride_batch,
+    q_desc, k_desc, v_desc, out_ptr, lse_ptr, scale, prefix_len_ptr, q_len, k_len, Hq, prefix_len_stride_batch,
     GROUP: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
@@ -219,10 +219,9 @@ def learn_from_queries(
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
 def backward_dkv(
-    q_desc, k_desc, v_desc, dout_desc, dk_ptr, dv_ptr, lse_ptr, delta_ptr, q_len, k_len, Hq, scale,
-    prefix_len_ptr, prefix_len_stride_batch, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    PRECISION: tl.constexpr
+    q_desc, k_desc, v_desc, dout_desc, dk_ptr, dv_ptr, lse_ptr, delta_ptr, scale, prefix_len_ptr, q_len, k_len,
+    Hq, prefix_len_stride_batch, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
     """The gradients of one tile of keys and values, summed over the query heads that read it."""
     k_start = tl.program_id(1) * BLOCK_N
@@ -285,7 +284,7 @@ def learn_from_keys(
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
 def backward_dq(
-    q_desc, k_desc, v_desc, dout_desc, dq_ptr, lse_ptr, delta_ptr, q_len, k_len, Hq, scale, prefix_len_ptr,
+    q_desc, k_desc, v_desc, dout_desc, dq_ptr, lse_ptr, delta_ptr, scale, prefix_len_ptr, q_len, k_len, Hq,
     prefix_len_stride_batch, GROUP: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
@@ -343,12 +342,12 @@ def turn(
 
 @triton.jit(do_not_specialize=["position_end", "q_len", "k_len", "Hq", "Hkv"])
 def rotate(
-    q_ptr, q_stride_batch, q_stride_token, q_stride_head, q_stride_column, q_turned_ptr, q_turned_stride_batch,
-    q_turned_stride_token, q_turned_stride_head, k_ptr, k_stride_batch, k_stride_token, k_stride_head,
-    k_stride_column, k_turned_ptr, k_turned_stride_batch, k_turned_stride_token, k_turned_stride_head, cos_ptr,
-    cos_stride_row, cos_stride_column, sin_ptr, sin_stride_row, sin_stride_column, positions_ptr,
-    positions_stride_batch, positions_stride_token, position_end, q_len, k_len, Hq, Hkv, sign, HALF: tl.constexpr,
-    BLOCK_T: tl.constexpr, BLOCK_HALF: tl.constexpr
+    q_ptr, q_turned_ptr, k_ptr, k_turned_ptr, cos_ptr, sin_ptr, positions_ptr, sign, q_stride_batch,
+    q_stride_token, q_stride_head, q_stride_column, q_turned_stride_batch, q_turned_stride_token,
+    q_turned_stride_head, k_stride_batch, k_stride_token, k_stride_head, k_stride_column, k_turned_stride_batch,
+    k_turned_stride_token, k_turned_stride_head, cos_stride_row, cos_stride_column, sin_stride_row,
+    sin_stride_column, positions_stride_batch, positions_stride_token, position_end, q_len, k_len, Hq, Hkv,
+    HALF: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_HALF: tl.constexpr
 ):  # fmt: skip
     """Turns queries and keys by the angles of their positions; back again where `sign` is -1."""
     b, h = tl.program_id(0) // (Hq + Hkv), tl.program_id(0) % (Hq + Hkv)

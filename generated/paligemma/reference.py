@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c540e0682b38e00a
-#   text hash     6dd7194c20a82b99
+#   content hash  2b0fada66b17c5c9
+#   text hash     d61e04e51ad14284
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

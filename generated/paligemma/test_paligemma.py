@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c540e0682b38e00a
-#   text hash     ff5296be78a45b33
+#   content hash  2b0fada66b17c5c9
+#   text hash     98611f845491e048
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -278,6 +278,7 @@ def test_as_on_gpus_that_copy_no_tiles(size, monkeypatch):
     from . import launch
 
     monkeypatch.setattr(launch, "_copies_tiles", lambda device: False)
+    monkeypatch.setattr(launch._Shapes, "known", {})
     check(replace(SMALL, D=size, Dv=size))
 
 

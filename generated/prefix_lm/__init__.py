@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  222f9ad097707e5b
-#   text hash     d817d4ca78bef125
+#   content hash  9fe5e8907a931618
+#   text hash     560cea018abc9093
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

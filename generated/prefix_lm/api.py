@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  222f9ad097707e5b
-#   text hash     25cb664dd956eda2
+#   content hash  9fe5e8907a931618
+#   text hash     3cc7bb67c3fb802e
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  222f9ad097707e5b
-#   text hash     4cff3dd3f20fbd2e
+#   content hash  9fe5e8907a931618
+#   text hash     d1c9d409dc0a59e4
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

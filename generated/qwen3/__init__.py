@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c35c1a0d2ab3c7ac
-#   text hash     5177b116b9d820d5
+#   content hash  78b915e04ccea7b9
+#   text hash     2a4f0a642371861f
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c35c1a0d2ab3c7ac
-#   text hash     38ecec62ddb85a4f
+#   content hash  78b915e04ccea7b9
+#   text hash     3b6817ef51254736
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

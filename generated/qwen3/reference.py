@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c35c1a0d2ab3c7ac
-#   text hash     6134b0379414d074
+#   content hash  78b915e04ccea7b9
+#   text hash     c2f044348a6f1418
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

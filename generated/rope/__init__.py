@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  90a808941eef0730
-#   text hash     d039e7e9f2fb5631
+#   content hash  b1fb6ca9a8ec5ee2
+#   text hash     769828543df06e74
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

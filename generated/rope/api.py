@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  90a808941eef0730
-#   text hash     73b791513a73d8b0
+#   content hash  b1fb6ca9a8ec5ee2
+#   text hash     10876235b2875523
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

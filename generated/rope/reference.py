@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  90a808941eef0730
-#   text hash     239fdd57fc520416
+#   content hash  b1fb6ca9a8ec5ee2
+#   text hash     0a8f38a34546986c
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  90a808941eef0730
-#   text hash     a48961b642617d2b
+#   content hash  b1fb6ca9a8ec5ee2
+#   text hash     1d11769d9c31dafc
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -275,6 +275,7 @@ def test_as_on_gpus_that_copy_no_tiles(size, monkeypatch):
     from . import launch
 
     monkeypatch.setattr(launch, "_copies_tiles", lambda device: False)
+    monkeypatch.setattr(launch._Shapes, "known", {})
     check(replace(SMALL, D=size, Dv=size))
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  02b949db9bfe858f
-#   text hash     a5491a816898789f
+#   content hash  eefc116494c68a85
+#   text hash     3b8d3bed2daac272
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

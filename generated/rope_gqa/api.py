@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  02b949db9bfe858f
-#   text hash     b0d79f1b37ed0402
+#   content hash  eefc116494c68a85
+#   text hash     72aaf63a2f67e59e
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

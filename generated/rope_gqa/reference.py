@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  02b949db9bfe858f
-#   text hash     63efc629f39151f6
+#   content hash  eefc116494c68a85
+#   text hash     3a673f0840a4576e
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

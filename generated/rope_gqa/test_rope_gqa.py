@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  02b949db9bfe858f
-#   text hash     740dec28905291c2
+#   content hash  eefc116494c68a85
+#   text hash     619b930d21b5d311
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -275,6 +275,7 @@ def test_as_on_gpus_that_copy_no_tiles(size, monkeypatch):
     from . import launch
 
     monkeypatch.setattr(launch, "_copies_tiles", lambda device: False)
+    monkeypatch.setattr(launch._Shapes, "known", {})
     check(replace(SMALL, D=size, Dv=size))
 
 

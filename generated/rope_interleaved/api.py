@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  108ee216a53b422c
-#   text hash     e7ce113d1d2b0d1f
+#   content hash  6f50fbfaaa624bbf
+#   text hash     60a22f046d04a04d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  108ee216a53b422c
-#   text hash     de102860d052fb10
+#   content hash  6f50fbfaaa624bbf
+#   text hash     f01b30d31e55838b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

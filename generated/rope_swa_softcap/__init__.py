@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  44142f482b383faf
-#   text hash     2574635b4f5f03b3
+#   content hash  524aebad213611ad
+#   text hash     903a7befa0ed1a9b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

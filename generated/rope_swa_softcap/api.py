@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  44142f482b383faf
-#   text hash     9c0e9566a99a5cf3
+#   content hash  524aebad213611ad
+#   text hash     870af1c55468a28f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

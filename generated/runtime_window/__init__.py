@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  bf718e079798d1fd
-#   text hash     64fa122971281165
+#   content hash  3e4a21e6465d4837
+#   text hash     3b8cfc6690974d2e
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  bf718e079798d1fd
-#   text hash     2d609e219c102c10
+#   content hash  3e4a21e6465d4837
+#   text hash     4f20b73ae7944c5f
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  bf718e079798d1fd
-#   text hash     66d156a1801d925e
+#   content hash  3e4a21e6465d4837
+#   text hash     50e60208ac7eec83
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernels: Causal attention to the most recent keys, as many as each call says.
 
@@ -135,9 +135,9 @@ def attend(
     return acc, m_new, l * shrink + tl.sum(p, 1)
 
 
-@triton.jit(do_not_specialize=["q_len", "k_len", "Hq", "window"])
+@triton.jit(do_not_specialize=["window", "q_len", "k_len", "Hq"])
 def forward(
-    q_desc, k_desc, v_desc, out_ptr, lse_ptr, q_len, k_len, Hq, scale, window, GROUP: tl.constexpr,
+    q_desc, k_desc, v_desc, out_ptr, lse_ptr, scale, window, q_len, k_len, Hq, GROUP: tl.constexpr,
     DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     PRECISION: tl.constexpr
 ):  # fmt: skip
@@ -220,9 +220,9 @@ def learn_from_queries(
     return dk, dv
 
 
-@triton.jit(do_not_specialize=["q_len", "k_len", "Hq", "window"])
+@triton.jit(do_not_specialize=["window", "q_len", "k_len", "Hq"])
 def backward_dkv(
-    q_desc, k_desc, v_desc, dout_desc, dk_ptr, dv_ptr, lse_ptr, delta_ptr, q_len, k_len, Hq, scale, window,
+    q_desc, k_desc, v_desc, dout_desc, dk_ptr, dv_ptr, lse_ptr, delta_ptr, scale, window, q_len, k_len, Hq,
     GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
@@ -285,9 +285,9 @@ def learn_from_keys(
     return dq
 
 
-@triton.jit(do_not_specialize=["q_len", "k_len", "Hq", "window"])
+@triton.jit(do_not_specialize=["window", "q_len", "k_len", "Hq"])
 def backward_dq(
-    q_desc, k_desc, v_desc, dout_desc, dq_ptr, lse_ptr, delta_ptr, q_len, k_len, Hq, scale, window,
+    q_desc, k_desc, v_desc, dout_desc, dq_ptr, lse_ptr, delta_ptr, scale, window, q_len, k_len, Hq,
     GROUP: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip

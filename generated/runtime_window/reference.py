@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  bf718e079798d1fd
-#   text hash     c49de0362d547a67
+#   content hash  3e4a21e6465d4837
+#   text hash     64d707544efae14e
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

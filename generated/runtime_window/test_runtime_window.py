@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  bf718e079798d1fd
-#   text hash     7a6f976f9bd2cce7
+#   content hash  3e4a21e6465d4837
+#   text hash     27e2c937bdea6257
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -271,6 +271,7 @@ def test_as_on_gpus_that_copy_no_tiles(size, monkeypatch):
     from . import launch
 
     monkeypatch.setattr(launch, "_copies_tiles", lambda device: False)
+    monkeypatch.setattr(launch._Shapes, "known", {})
     check(replace(SMALL, D=size, Dv=size))
 
 

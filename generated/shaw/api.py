@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e517c9bd6d37b48d
-#   text hash     7a23fc17c173de9d
+#   content hash  492e11180cbe3812
+#   text hash     00ffa6bb96cb0d6c
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e517c9bd6d37b48d
-#   text hash     1871339bf870e6b0
+#   content hash  492e11180cbe3812
+#   text hash     b76a7edc20be5b5c
 #   render with   attnforge render specs/shaw.yaml
 """The kernels: Attention in which each query gives each distance up to 16 a score of its own.
 
@@ -159,7 +159,7 @@ def attend(
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
 def forward(
-    q_desc, k_desc, v_desc, out_ptr, lse_ptr, q_len, k_len, Hq, scale, distance_score_ptr,
+    q_desc, k_desc, v_desc, out_ptr, lse_ptr, scale, distance_score_ptr, q_len, k_len, Hq,
     distance_score_stride_batch, distance_score_stride_head, distance_score_stride_query,
     distance_score_stride_entry, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
@@ -257,8 +257,8 @@ def learn_from_queries(
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
 def backward_dkv(
-    q_desc, k_desc, v_desc, dout_desc, dk_ptr, dv_ptr, lse_ptr, delta_ptr, q_len, k_len, Hq, scale,
-    distance_score_ptr, distance_score_stride_batch, distance_score_stride_head, distance_score_stride_query,
+    q_desc, k_desc, v_desc, dout_desc, dk_ptr, dv_ptr, lse_ptr, delta_ptr, scale, distance_score_ptr, q_len,
+    k_len, Hq, distance_score_stride_batch, distance_score_stride_head, distance_score_stride_query,
     distance_score_stride_entry, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
@@ -340,9 +340,9 @@ def learn_from_keys(
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
 def backward_dq(
-    q_desc, k_desc, v_desc, dout_desc, dq_ptr, lse_ptr, delta_ptr, q_len, k_len, Hq, scale, distance_score_ptr,
-    distance_score_stride_batch, distance_score_stride_head, distance_score_stride_query,
-    distance_score_stride_entry, distance_score_at_sum_ptr, D: tl.constexpr, BLOCK_M: tl.constexpr,
+    q_desc, k_desc, v_desc, dout_desc, dq_ptr, lse_ptr, delta_ptr, scale, distance_score_ptr,
+    distance_score_at_sum_ptr, q_len, k_len, Hq, distance_score_stride_batch, distance_score_stride_head,
+    distance_score_stride_query, distance_score_stride_entry, D: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
     """The gradient of one tile of queries of one head."""

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e517c9bd6d37b48d
-#   text hash     c019a43663089415
+#   content hash  492e11180cbe3812
+#   text hash     dbefeccc1b0b7470
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e1162bed52705d54
-#   text hash     46c3824f831bf362
+#   content hash  c109b3cfcbe25ea9
+#   text hash     e6dd911227d978ec
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e1162bed52705d54
-#   text hash     9826d3e1f1a99e04
+#   content hash  c109b3cfcbe25ea9
+#   text hash     aa863e08768cb2c0
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e1162bed52705d54
-#   text hash     073560253fc740e4
+#   content hash  c109b3cfcbe25ea9
+#   text hash     9632f29810000a05
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernels: Causal attention to the 1024 most recent keys.
 
@@ -137,7 +137,7 @@ def attend(
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
 def forward(
-    q_desc, k_desc, v_desc, out_ptr, lse_ptr, q_len, k_len, Hq, scale, GROUP: tl.constexpr, DV: tl.constexpr,
+    q_desc, k_desc, v_desc, out_ptr, lse_ptr, scale, q_len, k_len, Hq, GROUP: tl.constexpr, DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     PRECISION: tl.constexpr
 ):  # fmt: skip
@@ -222,7 +222,7 @@ def learn_from_queries(
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
 def backward_dkv(
-    q_desc, k_desc, v_desc, dout_desc, dk_ptr, dv_ptr, lse_ptr, delta_ptr, q_len, k_len, Hq, scale,
+    q_desc, k_desc, v_desc, dout_desc, dk_ptr, dv_ptr, lse_ptr, delta_ptr, scale, q_len, k_len, Hq,
     GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
@@ -287,7 +287,7 @@ def learn_from_keys(
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
 def backward_dq(
-    q_desc, k_desc, v_desc, dout_desc, dq_ptr, lse_ptr, delta_ptr, q_len, k_len, Hq, scale, GROUP: tl.constexpr,
+    q_desc, k_desc, v_desc, dout_desc, dq_ptr, lse_ptr, delta_ptr, scale, q_len, k_len, Hq, GROUP: tl.constexpr,
     D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     PRECISION: tl.constexpr
 ):  # fmt: skip

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e1162bed52705d54
-#   text hash     b90d39aee849ee55
+#   content hash  c109b3cfcbe25ea9
+#   text hash     dc786720e7a8df61
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

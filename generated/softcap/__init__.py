@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  df08b3bcb5d6fd02
-#   text hash     d7f0ca46db9729cf
+#   content hash  47750e9d24db7a87
+#   text hash     720f7b6859322f85
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  df08b3bcb5d6fd02
-#   text hash     3127182017b5643c
+#   content hash  47750e9d24db7a87
+#   text hash     be1bcf2e7a6bbb8a
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  df08b3bcb5d6fd02
-#   text hash     601202f922b22714
+#   content hash  47750e9d24db7a87
+#   text hash     ae5296f8b9320732
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1a12760fafc6e5a2
-#   text hash     da463e76186f830b
+#   content hash  969ffd9ec52fcda4
+#   text hash     a140d8adba33a831
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1a12760fafc6e5a2
-#   text hash     135b090370ed650e
+#   content hash  969ffd9ec52fcda4
+#   text hash     9a6f245ca5c03d08
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1a12760fafc6e5a2
-#   text hash     4e2245fc90bf793a
+#   content hash  969ffd9ec52fcda4
+#   text hash     4a6dd1368670896c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

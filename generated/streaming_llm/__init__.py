@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5ea0a3247fd29dd4
-#   text hash     20d85abc2e912337
+#   content hash  8cc38b1cedfe55a0
+#   text hash     839ac231f5ddd063
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

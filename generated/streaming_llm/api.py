@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5ea0a3247fd29dd4
-#   text hash     f200f76a78af187d
+#   content hash  8cc38b1cedfe55a0
+#   text hash     e4e660e2ba3eb3aa
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b3ed6691ce6861d4
-#   text hash     9cd8cd114cd2e66b
+#   content hash  ff1ac0211bdfaa71
+#   text hash     da959fb5c974be74
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b3ed6691ce6861d4
-#   text hash     01294b7990878317
+#   content hash  ff1ac0211bdfaa71
+#   text hash     30a0e047bfac175e
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

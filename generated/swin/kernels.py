@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b3ed6691ce6861d4
-#   text hash     e618d6e1acf70f9f
+#   content hash  ff1ac0211bdfaa71
+#   text hash     ab5394400075240d
 #   render with   attnforge render specs/swin.yaml
 """The kernels: Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 
@@ -173,7 +173,7 @@ def attend(
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
 def forward(
-    q_desc, k_desc, v_desc, out_ptr, lse_ptr, q_len, k_len, Hq, scale, offset_bias_ptr, offset_bias_stride_head,
+    q_desc, k_desc, v_desc, out_ptr, lse_ptr, scale, offset_bias_ptr, q_len, k_len, Hq, offset_bias_stride_head,
     offset_bias_stride_entry0, offset_bias_stride_entry1, DV: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
@@ -264,10 +264,10 @@ def learn_from_queries(
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
 def backward_dkv(
-    q_desc, k_desc, v_desc, dout_desc, dk_ptr, dv_ptr, lse_ptr, delta_ptr, q_len, k_len, Hq, scale,
-    offset_bias_ptr, offset_bias_stride_head, offset_bias_stride_entry0, offset_bias_stride_entry1,
-    D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
+    q_desc, k_desc, v_desc, dout_desc, dk_ptr, dv_ptr, lse_ptr, delta_ptr, scale, offset_bias_ptr, q_len, k_len,
+    Hq, offset_bias_stride_head, offset_bias_stride_entry0, offset_bias_stride_entry1, D: tl.constexpr,
+    DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    PRECISION: tl.constexpr
 ):  # fmt: skip
     """The gradients of one tile of keys and values, summed over the query heads that read it."""
     k_start = tl.program_id(1) * BLOCK_N
@@ -341,8 +341,8 @@ def learn_from_keys(
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
 def backward_dq(
-    q_desc, k_desc, v_desc, dout_desc, dq_ptr, lse_ptr, delta_ptr, q_len, k_len, Hq, scale, offset_bias_ptr,
-    offset_bias_stride_head, offset_bias_stride_entry0, offset_bias_stride_entry1, offset_bias_at_sum_ptr,
+    q_desc, k_desc, v_desc, dout_desc, dq_ptr, lse_ptr, delta_ptr, scale, offset_bias_ptr, offset_bias_at_sum_ptr,
+    q_len, k_len, Hq, offset_bias_stride_head, offset_bias_stride_entry0, offset_bias_stride_entry1,
     D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     PRECISION: tl.constexpr
 ):  # fmt: skip

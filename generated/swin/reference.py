@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b3ed6691ce6861d4
-#   text hash     ab898fc030c09e63
+#   content hash  ff1ac0211bdfaa71
+#   text hash     9722424f3499f831
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d545273d16e17b1f
-#   text hash     5073781bc2b6760f
+#   content hash  bbdbb2e7a3bd2839
+#   text hash     2c17b756dc67d35d
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d545273d16e17b1f
-#   text hash     a3bbb343a0b0538a
+#   content hash  bbdbb2e7a3bd2839
+#   text hash     8aa47c836826058e
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d545273d16e17b1f
-#   text hash     533e0776204c9afb
+#   content hash  bbdbb2e7a3bd2839
+#   text hash     df6aa02fd6ff362d
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernels: Causal attention with T5's learned biases for distances.
 
@@ -174,7 +174,7 @@ def attend(
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
 def forward(
-    q_desc, k_desc, v_desc, out_ptr, lse_ptr, q_len, k_len, Hq, scale, rel_bias_ptr, rel_bias_stride_head,
+    q_desc, k_desc, v_desc, out_ptr, lse_ptr, scale, rel_bias_ptr, q_len, k_len, Hq, rel_bias_stride_head,
     rel_bias_stride_entry, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
@@ -272,7 +272,7 @@ def learn_from_queries(
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
 def backward_dkv(
-    q_desc, k_desc, v_desc, dout_desc, dk_ptr, dv_ptr, lse_ptr, delta_ptr, q_len, k_len, Hq, scale, rel_bias_ptr,
+    q_desc, k_desc, v_desc, dout_desc, dk_ptr, dv_ptr, lse_ptr, delta_ptr, scale, rel_bias_ptr, q_len, k_len, Hq,
     rel_bias_stride_head, rel_bias_stride_entry, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
@@ -354,8 +354,8 @@ def learn_from_keys(
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
 def backward_dq(
-    q_desc, k_desc, v_desc, dout_desc, dq_ptr, lse_ptr, delta_ptr, q_len, k_len, Hq, scale, rel_bias_ptr,
-    rel_bias_stride_head, rel_bias_stride_entry, rel_bias_at_sum_ptr, D: tl.constexpr, BLOCK_M: tl.constexpr,
+    q_desc, k_desc, v_desc, dout_desc, dq_ptr, lse_ptr, delta_ptr, scale, rel_bias_ptr, rel_bias_at_sum_ptr,
+    q_len, k_len, Hq, rel_bias_stride_head, rel_bias_stride_entry, D: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
     """The gradient of one tile of queries of one head."""

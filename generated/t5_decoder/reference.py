@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d545273d16e17b1f
-#   text hash     e33443f31ecb1b63
+#   content hash  bbdbb2e7a3bd2839
+#   text hash     b4a597f77cf3ba0c
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

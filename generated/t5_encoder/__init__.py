@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a2a6ec78d5d91c34
-#   text hash     53613f4c93f8da09
+#   content hash  63ebb4de905bfdfb
+#   text hash     2290c31315dedb77
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a2a6ec78d5d91c34
-#   text hash     5311bbef94dfdb84
+#   content hash  63ebb4de905bfdfb
+#   text hash     df155761870d784c
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a2a6ec78d5d91c34
-#   text hash     91e181f123d4af23
+#   content hash  63ebb4de905bfdfb
+#   text hash     ec89aec61f6842f6
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5941d8584cafbdcc
-#   text hash     9f0c796967d6b3eb
+#   content hash  c0647e5be69009d3
+#   text hash     ea0bc8a10c01ee95
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

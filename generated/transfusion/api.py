@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5941d8584cafbdcc
-#   text hash     5efad6e75d77f58a
+#   content hash  c0647e5be69009d3
+#   text hash     95206dddbc4773f3
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

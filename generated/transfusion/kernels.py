@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5941d8584cafbdcc
-#   text hash     aaf13b75a407ae01
+#   content hash  c0647e5be69009d3
+#   text hash     13f5b712215fd2e2
 #   render with   attnforge render specs/transfusion.yaml
 """The kernels: Causal attention in which the patches of one image see each other.
 
@@ -128,7 +128,7 @@ def store_extremes(ptr, x, inside):
 
 @triton.jit(do_not_specialize=["q_tiles", "k_tiles", "q_len", "k_len", "Hq"])
 def bounds(
-    q_bounds_ptr, k_bounds_ptr, q_tiles, k_tiles, q_len, k_len, Hq, image_ptr, image_stride_batch,
+    q_bounds_ptr, k_bounds_ptr, image_ptr, q_tiles, k_tiles, q_len, k_len, Hq, image_stride_batch,
     image_stride_token, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
 ):  # fmt: skip
     """Notes the least and the greatest of what the masks read along one tile."""
@@ -155,7 +155,7 @@ def bounds(
 
 @triton.jit(do_not_specialize=["q_tiles", "k_tiles", "q_len", "k_len", "Hq"])
 def key_ranges(
-    key_ranges_ptr, q_bounds_ptr, k_bounds_ptr, q_tiles, k_tiles, q_len, k_len, Hq, image_ptr, image_stride_batch,
+    key_ranges_ptr, q_bounds_ptr, k_bounds_ptr, image_ptr, q_tiles, k_tiles, q_len, k_len, Hq, image_stride_batch,
     image_stride_token, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
 ):  # fmt: skip
     """Notes the range of key tiles that a query tile needs, and of those among them that need no mask."""
@@ -188,7 +188,7 @@ def key_ranges(
 
 @triton.jit(do_not_specialize=["q_tiles", "k_tiles", "q_len", "k_len", "Hq"])
 def query_ranges(
-    query_ranges_ptr, q_bounds_ptr, k_bounds_ptr, q_tiles, k_tiles, q_len, k_len, Hq, image_ptr,
+    query_ranges_ptr, q_bounds_ptr, k_bounds_ptr, image_ptr, q_tiles, k_tiles, q_len, k_len, Hq,
     image_stride_batch, image_stride_token, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
 ):  # fmt: skip
     """Notes the range of query tiles that a key tile needs, and of those among them that need no mask."""
@@ -248,8 +248,8 @@ def attend(
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq", "q_tiles"])
 def forward(
-    q_desc, k_desc, v_desc, out_ptr, lse_ptr, q_len, k_len, Hq, scale, image_ptr, image_stride_batch,
-    image_stride_token, key_ranges_ptr, q_tiles, GROUP: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
+    q_desc, k_desc, v_desc, out_ptr, lse_ptr, scale, image_ptr, key_ranges_ptr, q_len, k_len, Hq,
+    image_stride_batch, image_stride_token, q_tiles, GROUP: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
     """Attends from one tile of queries of one head."""
@@ -339,8 +339,8 @@ def learn_from_queries(
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq", "k_tiles"])
 def backward_dkv(
-    q_desc, k_desc, v_desc, dout_desc, dk_ptr, dv_ptr, lse_ptr, delta_ptr, q_len, k_len, Hq, scale, image_ptr,
-    image_stride_batch, image_stride_token, query_ranges_ptr, k_tiles, GROUP: tl.constexpr, D: tl.constexpr,
+    q_desc, k_desc, v_desc, dout_desc, dk_ptr, dv_ptr, lse_ptr, delta_ptr, scale, image_ptr, query_ranges_ptr,
+    q_len, k_len, Hq, image_stride_batch, image_stride_token, k_tiles, GROUP: tl.constexpr, D: tl.constexpr,
     DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     PRECISION: tl.constexpr
 ):  # fmt: skip
@@ -411,8 +411,8 @@ def learn_from_keys(
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq", "q_tiles"])
 def backward_dq(
-    q_desc, k_desc, v_desc, dout_desc, dq_ptr, lse_ptr, delta_ptr, q_len, k_len, Hq, scale, image_ptr,
-    image_stride_batch, image_stride_token, key_ranges_ptr, q_tiles, GROUP: tl.constexpr, D: tl.constexpr,
+    q_desc, k_desc, v_desc, dout_desc, dq_ptr, lse_ptr, delta_ptr, scale, image_ptr, key_ranges_ptr, q_len, k_len,
+    Hq, image_stride_batch, image_stride_token, q_tiles, GROUP: tl.constexpr, D: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     PRECISION: tl.constexpr
 ):  # fmt: skip
@@ -475,12 +475,12 @@ def turn(
 
 @triton.jit(do_not_specialize=["position_end", "q_len", "k_len", "Hq", "Hkv"])
 def rotate(
-    q_ptr, q_stride_batch, q_stride_token, q_stride_head, q_stride_column, q_turned_ptr, q_turned_stride_batch,
-    q_turned_stride_token, q_turned_stride_head, k_ptr, k_stride_batch, k_stride_token, k_stride_head,
-    k_stride_column, k_turned_ptr, k_turned_stride_batch, k_turned_stride_token, k_turned_stride_head, cos_ptr,
-    cos_stride_row, cos_stride_column, sin_ptr, sin_stride_row, sin_stride_column, positions_ptr,
-    positions_stride_batch, positions_stride_token, position_end, q_len, k_len, Hq, Hkv, sign, HALF: tl.constexpr,
-    BLOCK_T: tl.constexpr, BLOCK_HALF: tl.constexpr
+    q_ptr, q_turned_ptr, k_ptr, k_turned_ptr, cos_ptr, sin_ptr, positions_ptr, sign, q_stride_batch,
+    q_stride_token, q_stride_head, q_stride_column, q_turned_stride_batch, q_turned_stride_token,
+    q_turned_stride_head, k_stride_batch, k_stride_token, k_stride_head, k_stride_column, k_turned_stride_batch,
+    k_turned_stride_token, k_turned_stride_head, cos_stride_row, cos_stride_column, sin_stride_row,
+    sin_stride_column, positions_stride_batch, positions_stride_token, position_end, q_len, k_len, Hq, Hkv,
+    HALF: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_HALF: tl.constexpr
 ):  # fmt: skip
     """Turns queries and keys by the angles of their positions; back again where `sign` is -1."""
     b, h = tl.program_id(0) // (Hq + Hkv), tl.program_id(0) % (Hq + Hkv)

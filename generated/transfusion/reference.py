@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5941d8584cafbdcc
-#   text hash     cc751087370a9ddd
+#   content hash  c0647e5be69009d3
+#   text hash     bc0e1b6cb9155e89
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

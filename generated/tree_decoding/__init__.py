@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  6fcb9e77f2547be7
-#   text hash     434a4ad675866e86
+#   content hash  05ee7d585627fe8c
+#   text hash     05ca285b193a471e
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  6fcb9e77f2547be7
-#   text hash     91e46438fc814667
+#   content hash  05ee7d585627fe8c
+#   text hash     656aae69b24bdb49
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

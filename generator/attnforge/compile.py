@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import click
 
 from . import emit
-from .faces import Kernel
+from .parameters import Kernel
 from .plan import Plan
 from .tiles import Table, Tile
 

@@ -8,37 +8,9 @@ from functools import cached_property
 
 from .binding import View
 from .leaves import SIDES, Leaf, Side
+from .parameters import Kernel, Parameter
 from .skips import Skips
 from .spec import Spec
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """What a kernel takes, and the launcher's text for it."""
-
-    name: str
-    type: str  # tiles, *T (pointer to elements as q has them), *fp32, *i32, *i1, i32, fp32, constexpr
-    given: str
-    block: tuple[str, str] = ("", "")  # rows and columns of tiles
-
-    @property
-    def varies(self) -> bool:
-        """Whether the compiler must not bind itself to this value: lengths and options change from call to call."""
-        return self.type in ("i32", "i64") and "_stride_" not in self.name
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """A kernel's face; `step` are the parameters of the function that handles one tile."""
-
-    name: str
-    parameters: tuple[Parameter, ...]
-    step: tuple[str, ...] = ()
-
-    @property
-    def varying(self) -> tuple[str, ...]:
-        """The parameters that the compiler must not bind itself to."""
-        return tuple(p.name for p in self.parameters if p.varies)
 
 
 @dataclass(frozen=True)
@@ -293,13 +265,14 @@ class Faces:
 
     def _given(self, view: View) -> Iterable[Parameter]:
         for option in self.spec.options:
-            yield Parameter(option.keyword, {"int": "i32", "float": "fp32"}[option.type], option.keyword)
+            yield Parameter(option.keyword, {"int": "i32", "float": "fp32"}[option.type], option.keyword, own=True)
         for given in self.spec.inputs:
             kind = {"float": "fp32", "int": "i32", "bool": "i1"}[given.dtype]
             if not given.axes:
                 # the interpreter takes no truth values
                 truth = given.dtype == "bool"
-                yield Parameter(given.name, "i32" if truth else kind, f"int({given.name})" if truth else given.name)
+                text = f"int({given.name})" if truth else given.name
+                yield Parameter(given.name, "i32" if truth else kind, text, own=True)
                 continue
             yield Parameter(f"{given.name}_ptr", "*" + kind, given.name)
             for i, name in enumerate(view.strides(given)):
@@ -352,8 +325,8 @@ class Faces:
 
     def _dropped(self) -> Iterable[Parameter]:
         if self.spec.dropout:
-            yield Parameter("seed", "i64", "seed")
-            yield Parameter("drop_below", "i32", "_drop_below(dropout_p)")
+            yield Parameter("seed", "i64", "seed", own=True)
+            yield Parameter("drop_below", "i32", "_drop_below(dropout_p)", own=True)
             yield Parameter("rescale", "fp32", "1 / (1 - dropout_p)")
 
     def _constants(self, *names: str) -> Iterable[Parameter]:

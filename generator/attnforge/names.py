@@ -30,7 +30,7 @@ _LOCAL = frozenset(
     names need numbers os others out out_dtype output outs own_b own_batches own_h own_heads p page pair pick
     pivot place places position power ptr pytest q_bounds q_desc q_end q_first q_last q_len q_offset q_pos
     q_start q_tile q_tiles q_total query query_ranges query_states query_tiles reference replace rescale result
-    rotate rounds_to row rows scaled scan self sequence shape share shift shrink sink sizes slope slot some span
+    rotate rounds_to row rows scaled scan self sequence shape shapes share shift shrink sink sizes slope slot some span
     speeds stages stays step store_extremes store_rows stream stride stride_batch stride_head stride_row sums
     tensors test tile tiles tl token tokens top torch total triton turned units upstream used value visible
     waiting wanted warps weight whole_floor whole_tiles within word words

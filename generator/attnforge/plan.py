@@ -11,9 +11,10 @@ from typing import Literal
 from . import printers, tiles, walk
 from .binding import Sum, View
 from .expression import Node
-from .faces import Faces, Kernel
+from .faces import Faces
 from .inputs import Axis, Input
 from .leaves import SIDES, seen_axes
+from .parameters import Kernel
 from .parser import LARGEST
 from .skips import Skips
 from .spec import Spec
@@ -181,7 +182,9 @@ class Plan:
     def _pass(self, kernel: Kernel, view: View, made: dict[int, tuple[str, str]], grid: tuple[str, ...]) -> Pass:
         places = {s: 3 + i for i, r in enumerate(self.learned) for s in r.sums}
         wanted = [*made, *dict.fromkeys(places[s] for s in view.learned)]
-        lines = [f"{grad} = {grad} if wanted[{i}] else {x}.new_empty({x}.shape)" for i, (grad, x) in made.items()]
+        lines = []
+        if len(wanted) > 1:
+            lines += [f"{grad} = {grad} if wanted[{i}] else {x}.new_empty({x}.shape)" for i, (grad, x) in made.items()]
         partial: list[tuple[str, str]] = []
         for s in view.learned:
             form, tie = s.leaf.form, s.leaf.tie

@@ -219,6 +219,11 @@ class _Runner:
             told = f"the tile {list(tile)} of {self.search.spec.name} broke the GPU's context: {error}"
             raise click.ClickException(f"{told}; nothing was written") from error
 
+    def _forget(self) -> None:
+        """Makes the next call look up its tiles."""
+        self.launch._fitting.clear()
+        self.launch._Shapes.known.clear()
+
     def timed(self, kernel: str, trial: Trial) -> Trial:
         """The trial with its time."""
         table = self.launch.SINGLE if self.search.family == "single" else self.launch.HALF[self.search.family]
@@ -227,7 +232,7 @@ class _Runner:
         try:
             function = self.function(kernel)
             sizes[self.search.size(kernel)] = (tuple(trial.tile),)
-            self.launch._fitting.clear()
+            self._forget()
             found = [x.detach() for x in function()]
             apart = max(bench.difference(x, gold) for x, gold in zip(found, self.gold[kernel], strict=True))
             if not apart <= _APART[self.search.sizes.dtype]:
@@ -238,7 +243,7 @@ class _Runner:
             return Trial(trial.tile, trial.made, f"does not run: {type(error).__name__}")
         finally:
             sizes.update(present)
-            self.launch._fitting.clear()
+            self._forget()
 
 
 def run(spec: Spec, package: emit.Package, sizes: Sequence[Sizes], console: Any) -> list[Row]:

@@ -1,0 +1,163 @@
+"""Runs the host code of packages on a GPU that is none, and holds launches that know their shapes against first ones.
+
+A script, since it compiles nothing that the interpreter could run: `python launches.py FOLDER NAME...` takes packages
+out of a folder and names those whose second launch hands a kernel anything else than a first one would.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import triton
+import triton.compiler
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from attnforge import calls, plan, resources, spec
+from attnforge.calls import Call, Sizes
+
+SMALL = Sizes(2, 40, 40, 4, 2, 16, 16, "fp16")
+
+
+class Compiled:
+    """A kernel that notes how it is launched."""
+
+    notes: list[Any] = []  # noqa: RUF012
+    packed_metadata = function = 0
+
+    def __init__(self, source: Any) -> None:
+        self.variant = source.fn.__name__, str(source.signature), str(source.constants), str(source.attrs)
+
+    def launch_metadata(self, *_: Any) -> None:
+        pass
+
+    def run(self, x: int, y: int, z: int, stream: int, *rest: Any) -> None:
+        """What triton's own launch calls."""
+        self.notes.append(("first", self.variant, (x, y, z), rest[5:]))
+
+    def __getitem__(self, grid: tuple[int, int, int]) -> Callable[..., None]:
+        return lambda *args: self.notes.append(("again", self.variant, grid, args))
+
+
+class Forgetful(dict[Any, Any]):
+    """Takes nothing in."""
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        pass
+
+
+def pretend() -> None:
+    """Puts a GPU in the place of the machine's own, if it has one."""
+    driver.set_active(
+        SimpleNamespace(
+            get_current_device=lambda: 0,
+            get_current_stream=lambda device: 0,
+            get_current_target=lambda: GPUTarget("cuda", 90, 32),
+        )
+    )
+    triton.compiler.compile = lambda source, **_: Compiled(source)
+
+
+def alternatives(planned: plan.Plan) -> Iterator[Call]:
+    """Calls of which each has another shape, stride, place or type than the others."""
+    grouped = SMALL.of(planned.spec)
+    usual = calls.make(planned, grouped, "cpu")
+    yield usual
+    q, k, v = (x.detach() for x in usual.operands)
+    moved = torch.empty(k.numel() + 1, dtype=k.dtype)[1:].view(k.shape).copy_(k)
+    for operands in (
+        (q.transpose(0, 1).contiguous().transpose(0, 1), k, v),
+        (q, moved, v),
+        (q, k, v.flip(-1)[:1].expand_as(v)),
+    ):
+        yield dataclasses.replace(usual, operands=tuple(x.requires_grad_() for x in operands))
+    for change in ({"q_len": 48, "k_len": 48}, {"head_dim": 32}, {"v_dim": 24}, {"dtype": "fp32"}, {"batch": 1}):
+        yield calls.make(planned, dataclasses.replace(grouped, **change), "cpu")
+
+
+def anew(call: Call, numbers: float) -> Call:
+    """The same call with tensors elsewhere, and with other numbers."""
+    operands = tuple(_elsewhere(x) for x in call.operands)
+    keywords = {name: _elsewhere(x) if isinstance(x, torch.Tensor) else x for name, x in call.keywords.items()}
+    changed = {"dropout_p": lambda x: x * numbers, "seed": lambda x: int(x + numbers * 4)}
+    keywords |= {name: change(keywords[name]) for name, change in changed.items() if name in keywords}
+    return dataclasses.replace(call, operands=operands, keywords=keywords | {"scale": numbers})
+
+
+def _elsewhere(x: torch.Tensor) -> torch.Tensor:
+    """A copy with the same strides, as far from a boundary of 16 bytes."""
+    learned, x = x.requires_grad, x.detach()
+    span = 1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True))
+    offset = x.data_ptr() % 16 // x.element_size()
+    copy = torch.empty(span + offset, dtype=x.dtype)[offset:].copy_(x.as_strided((span,), (1,)))
+    return copy.as_strided(x.shape, x.stride()).requires_grad_(learned)
+
+
+def launches(attention: Any, call: Call) -> list[Any]:
+    """All that kernels were given in a forward and a backward pass; tensors of the call's own by their names."""
+    Compiled.notes = notes = []
+    out = attention(*call.operands, **call.keywords)
+    torch.autograd.grad(out, call.wanted, torch.ones_like(out))
+    given = dict(zip("qkv", call.operands, strict=True)) | call.keywords
+    names = {x.data_ptr(): name for name, x in given.items() if isinstance(x, torch.Tensor)}
+
+    def shown(x: Any) -> Any:
+        if isinstance(x, torch.Tensor):
+            return names.get(x.data_ptr(), "own"), tuple(x.shape), x.stride(), x.dtype
+        if isinstance(x, TensorDescriptor):
+            return {name: shown(value) for name, value in vars(x).items()}
+        if isinstance(x, tuple | list):
+            return tuple(shown(value) for value in x)
+        return (type(x).__name__, getattr(x, "value", x))
+
+    return [(how, variant, grid, shown(args)) for how, variant, grid, args in notes]
+
+
+def check(package: str, planned: plan.Plan) -> None:
+    """Fails where a launch that knows its shapes differs from one that does not."""
+    attention = importlib.import_module(package).attention
+    launch = importlib.import_module(f"{package}.launch")
+    launch._architecture = lambda device: "sm_90"
+    remembered = launch._Shapes.of
+
+    def forgotten(*_: Any) -> Any:
+        shapes = launch._Shapes()
+        shapes.launches = Forgetful()
+        return shapes
+
+    # kernels are compiled for it, and calls on the CPU accepted all the same
+    os.environ["TRITON_INTERPRET"] = "1"
+    different = list(alternatives(planned))
+    for copies in (True, False):
+        launch._copies_tiles = lambda device, copies=copies: copies
+        launch._Shapes.known.clear()
+        for call in different:
+            launches(attention, anew(call, 0.5))
+        for call in [anew(call, 0.25) for call in different]:
+            again = launches(attention, call)
+            launch._Shapes.of = forgotten
+            first = launches(attention, call)
+            launch._Shapes.of = remembered
+            assert {how for how, *_ in again} == {"again"}, "a launch forgot its shapes"
+            assert {how for how, *_ in first} == {"first"}
+            for (_, *one), (_, *other) in zip(again, first, strict=True):
+                assert one == other, f"{one}\nin place of\n{other}"
+    del os.environ["TRITON_INTERPRET"]
+
+
+if __name__ == "__main__":
+    os.environ.pop("TRITON_INTERPRET", None)
+    pretend()
+    sys.path.insert(0, sys.argv[1])
+    for name in sys.argv[2:]:
+        path = resources.variants()[name]
+        check(name, plan.build(spec.load(path, terms=resources.terms_for(path))))
+        print(name)

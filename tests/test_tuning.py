@@ -188,6 +188,40 @@ def test_tiles_are_compiled_side_by_side_without_a_gpu(tmp_path: Path) -> None:
     assert [row[6] for row in rows] == ["", "does not fit", ""]
 
 
+TRIED = """
+import sys
+from pathlib import Path
+from attnforge import bench, calls, emit, render, resources, spec, tiles, tuning
+from attnforge.tiles import Tile
+path = resources.variants()["causal"]
+loaded = spec.load(path, terms=resources.terms_for(path))
+package = emit.Package("causal", loaded.source, path, render.render(loaded))
+search = tuning.Search(loaded, package, calls.Sizes(1, 40, 40, 2, 2, 16, 16, "fp16"), Path(sys.argv[1]))
+search.__dict__["arch"] = "sm_90"
+bench._time = lambda function: 0.25
+runner = tuning._Runner(search, "cpu")
+table = runner.launch.HALF["sm_90"]
+before = {kernel: dict(sizes) for kernel, sizes in table.items()}
+for kernel in tiles.KERNELS:
+    trial = tuning.Trial(Tile(64, 32, 8, 1))
+    with runner.tile(kernel, trial.tile):
+        print(kernel, len(runner.gold[kernel]), *table[kernel][64], end=" ")
+    print(runner.timed(kernel, trial).ms, end=" ")
+    runner.gold[kernel] = [x + 1 for x in runner.gold[kernel]]
+    print(runner.timed(kernel, trial).why.split(":")[0])
+print(table == before)
+"""
+
+
+def test_a_tile_is_tried_in_the_place_of_the_present_ones(tmp_path: Path) -> None:
+    env = os.environ | {"PYTHONPATH": str(Path(attnforge.__file__).parents[1]), "TRITON_INTERPRET": "1"}
+    done = subprocess.run([sys.executable, "-c", TRIED, str(tmp_path)], env=env, capture_output=True, text=True)
+    assert done.stdout.splitlines() == [
+        f"{kernel} {made} (64, 32, 8, 1) 0.25 gives something else"
+        for kernel, made in (("forward", 1), ("backward_dkv", 2), ("backward_dq", 1))
+    ] + ["True"], done.stderr
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_nothing_is_written(tmp_path: Path) -> None:
     path = written(tmp_path, None)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5c76d055f11dcfe1
-#   text hash     f392ae21e01a3d4a
+#   content hash  f26ad2d3ba8a1c7b
+#   text hash     2415e2822768951f
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5c76d055f11dcfe1
-#   text hash     baaa96886059bb74
+#   content hash  f26ad2d3ba8a1c7b
+#   text hash     55592a8385a64438
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -62,7 +62,7 @@ def attention(
     from . import launch
 
     out, lse = launch.attend(q, k, v, slopes, scale)
-    return (out, lse) if return_lse else out
+    return (out, launch.natural(lse)) if return_lse else out
 
 
 def _cast(x):

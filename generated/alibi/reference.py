@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5c76d055f11dcfe1
-#   text hash     a18c733f987e2925
+#   content hash  f26ad2d3ba8a1c7b
+#   text hash     5ed9ab46a67ba575
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

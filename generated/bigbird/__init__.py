@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b6e09ec47a8c8002
-#   text hash     9d3e3f32cb47affe
+#   content hash  b0405144fb125cd1
+#   text hash     37136fb7ddc90efc
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b6e09ec47a8c8002
-#   text hash     532f7877feef4a69
+#   content hash  b0405144fb125cd1
+#   text hash     bc436847acd2c03f
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -53,7 +53,7 @@ def attention(
     from . import launch
 
     out, lse = launch.attend(q, k, v, block_mask, scale)
-    return (out, lse) if return_lse else out
+    return (out, launch.natural(lse)) if return_lse else out
 
 
 def _cast(x):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b6e09ec47a8c8002
-#   text hash     57459a584c9eab4b
+#   content hash  b0405144fb125cd1
+#   text hash     f247295b10a5a564
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b6e09ec47a8c8002
-#   text hash     5969777b0d3c7901
+#   content hash  b0405144fb125cd1
+#   text hash     50b723a45decf9f3
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

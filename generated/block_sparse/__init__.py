@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  24d890bd4e12322f
-#   text hash     56628e5e07d35ac3
+#   content hash  ec88195bc1e457cd
+#   text hash     d2d42116926deec0
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

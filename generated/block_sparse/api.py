@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  24d890bd4e12322f
-#   text hash     c2180c6b84445617
+#   content hash  ec88195bc1e457cd
+#   text hash     b0e34852d07ccda3
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -53,7 +53,7 @@ def attention(
     from . import launch
 
     out, lse = launch.attend(q, k, v, block_mask, scale)
-    return (out, lse) if return_lse else out
+    return (out, launch.natural(lse)) if return_lse else out
 
 
 def _cast(x):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  24d890bd4e12322f
-#   text hash     b758f5472bba0373
+#   content hash  ec88195bc1e457cd
+#   text hash     f2aa557e309ecfc9
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  24d890bd4e12322f
-#   text hash     456bc08ec49857f1
+#   content hash  ec88195bc1e457cd
+#   text hash     5a168327150763a2
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  eee23701d16060d4
-#   text hash     b3c45bb9ec61f297
+#   content hash  70f5c9d55bbd6fa4
+#   text hash     fd29a528ebac35e5
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  eee23701d16060d4
-#   text hash     a44e80074c4cbde5
+#   content hash  70f5c9d55bbd6fa4
+#   text hash     9e52df7cdba2c4f8
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -62,7 +62,7 @@ def attention(
     from . import launch
 
     out, lse = launch.attend(q, k, v, slopes, scale)
-    return (out, lse) if return_lse else out
+    return (out, launch.natural(lse)) if return_lse else out
 
 
 def _cast(x):

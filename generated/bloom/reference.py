@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  eee23701d16060d4
-#   text hash     9fb3cf84953aeb33
+#   content hash  70f5c9d55bbd6fa4
+#   text hash     f8fa2ff63f224c93
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

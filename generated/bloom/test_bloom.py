@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  eee23701d16060d4
-#   text hash     a47caad19a240f90
+#   content hash  70f5c9d55bbd6fa4
+#   text hash     b3b2e914ff1b2ab1
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3395681d4aa6ab1c
-#   text hash     fc20a08f99ecbc86
+#   content hash  eff9d4220e2c358a
+#   text hash     0914f9f1c884503a
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3395681d4aa6ab1c
-#   text hash     23df7cfaf9a8ae15
+#   content hash  eff9d4220e2c358a
+#   text hash     ee01e51d743f3082
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -44,7 +44,7 @@ def attention(
     from . import launch
 
     out, lse = launch.attend(q, k, v, scale)
-    return (out, lse) if return_lse else out
+    return (out, launch.natural(lse)) if return_lse else out
 
 
 def _cast(x):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3395681d4aa6ab1c
-#   text hash     b374d1886bfd92c1
+#   content hash  eff9d4220e2c358a
+#   text hash     65dfafbe1330c495
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e09bae4fb02bcd31
-#   text hash     c32aef2a198717b0
+#   content hash  7b26e4a5048c5ff1
+#   text hash     b44620f2957e813a
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

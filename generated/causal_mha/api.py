@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e09bae4fb02bcd31
-#   text hash     445cd37466964940
+#   content hash  7b26e4a5048c5ff1
+#   text hash     c48b9ebc6cef7709
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -44,7 +44,7 @@ def attention(
     from . import launch
 
     out, lse = launch.attend(q, k, v, scale)
-    return (out, lse) if return_lse else out
+    return (out, launch.natural(lse)) if return_lse else out
 
 
 def _cast(x):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e09bae4fb02bcd31
-#   text hash     b1ea5a75ee000d35
+#   content hash  7b26e4a5048c5ff1
+#   text hash     038ca826df54f6f1
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e09bae4fb02bcd31
-#   text hash     64d75cc58bcf7839
+#   content hash  7b26e4a5048c5ff1
+#   text hash     9819810a23fd9da9
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8d6ba9fd680ec070
-#   text hash     8ea1d0e84ea21f30
+#   content hash  67d5f895f200dd11
+#   text hash     386034d20ae1c182
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

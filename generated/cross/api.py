@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8d6ba9fd680ec070
-#   text hash     0f512af58949b6f2
+#   content hash  67d5f895f200dd11
+#   text hash     be16e79991cb6ce6
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -44,7 +44,7 @@ def attention(
     from . import launch
 
     out, lse = launch.attend(q, k, v, scale)
-    return (out, lse) if return_lse else out
+    return (out, launch.natural(lse)) if return_lse else out
 
 
 def _cast(x):

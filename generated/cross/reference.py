@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8d6ba9fd680ec070
-#   text hash     9678331016abc676
+#   content hash  67d5f895f200dd11
+#   text hash     c22e11d8e615e40f
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8d6ba9fd680ec070
-#   text hash     d5db583c4d8c13e1
+#   content hash  67d5f895f200dd11
+#   text hash     650abf59ee32ec12
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  d2a670ddd181d8fa
-#   text hash     7e3935976de58cd1
+#   content hash  6252fb1d8c6620c5
+#   text hash     97bfde4dd6cb22c2
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

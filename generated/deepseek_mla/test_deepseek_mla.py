@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  d2a670ddd181d8fa
-#   text hash     8fa41795a1b26103
+#   content hash  6252fb1d8c6620c5
+#   text hash     39d5e61526f6c47b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

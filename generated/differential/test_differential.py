@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  1edf8f1256800cce
-#   text hash     f07684869e7f06eb
+#   content hash  8ba8337d8c6f7737
+#   text hash     6c5a0938925fe646
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

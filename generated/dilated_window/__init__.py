@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d0645fbedf4aa092
-#   text hash     89048f1dfa6aca31
+#   content hash  db5ec5677c990cc6
+#   text hash     c665ffcd71b00854
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

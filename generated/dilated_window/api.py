@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d0645fbedf4aa092
-#   text hash     f5996f1748bc65d8
+#   content hash  db5ec5677c990cc6
+#   text hash     f895578655d0cce7
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -44,7 +44,7 @@ def attention(
     from . import launch
 
     out, lse = launch.attend(q, k, v, scale)
-    return (out, lse) if return_lse else out
+    return (out, launch.natural(lse)) if return_lse else out
 
 
 def _cast(x):

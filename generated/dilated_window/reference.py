@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d0645fbedf4aa092
-#   text hash     9a72cc6b94312905
+#   content hash  db5ec5677c990cc6
+#   text hash     e483e4664bb3ad7c
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

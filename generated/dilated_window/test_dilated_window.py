@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d0645fbedf4aa092
-#   text hash     3e7c91dc9ca134c9
+#   content hash  db5ec5677c990cc6
+#   text hash     d490c09a7f75062e
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e5da98bb569f5674
-#   text hash     ba9f36c2ff0f8977
+#   content hash  07e9c9e1b914c23c
+#   text hash     bfa6e2d3ac362a6f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e5da98bb569f5674
-#   text hash     517de32dc0fc9b90
+#   content hash  07e9c9e1b914c23c
+#   text hash     6c67ca690f5125c1
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -53,7 +53,7 @@ def attention(
     from . import launch
 
     out, lse = launch.attend(q, k, v, log_decay, scale)
-    return (out, lse) if return_lse else out
+    return (out, launch.natural(lse)) if return_lse else out
 
 
 def _cast(x):

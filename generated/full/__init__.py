@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8e3400117a649765
-#   text hash     1319ac47a36d9568
+#   content hash  b0f3d6f7bfd221a1
+#   text hash     a111565b3b988a69
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8e3400117a649765
-#   text hash     97c96cd073dc53d6
+#   content hash  b0f3d6f7bfd221a1
+#   text hash     57eb8e4b194bd5a3
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  903bdc8608a03409
-#   text hash     a6349f8af72ebe7a
+#   content hash  dcf8583d21572e63
+#   text hash     1680bc74731750e2
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  903bdc8608a03409
-#   text hash     53778de724ff0e7d
+#   content hash  dcf8583d21572e63
+#   text hash     ffc134ba075e9e9e
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -66,7 +66,7 @@ def attention(
     from . import launch
 
     out, lse = launch.attend(q, k, v, cos, sin, positions, scale)
-    return (out, lse) if return_lse else out
+    return (out, launch.natural(lse)) if return_lse else out
 
 
 def _cast(x):

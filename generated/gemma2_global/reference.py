@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  903bdc8608a03409
-#   text hash     80b3a54763cedbea
+#   content hash  dcf8583d21572e63
+#   text hash     9c64ca48cf4073c3
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  903bdc8608a03409
-#   text hash     0013ca8102ea8b7a
+#   content hash  dcf8583d21572e63
+#   text hash     bc36c1ac22ea4c26
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  183a2bdb58b8b225
-#   text hash     04d7ca397921d4ed
+#   content hash  cfa21315f055e5e0
+#   text hash     8adf1228e6fbebc1
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

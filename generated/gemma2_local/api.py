@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  183a2bdb58b8b225
-#   text hash     c213126ba54e68f4
+#   content hash  cfa21315f055e5e0
+#   text hash     a9fe2810b024bb3c
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -66,7 +66,7 @@ def attention(
     from . import launch
 
     out, lse = launch.attend(q, k, v, cos, sin, positions, scale)
-    return (out, lse) if return_lse else out
+    return (out, launch.natural(lse)) if return_lse else out
 
 
 def _cast(x):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  183a2bdb58b8b225
-#   text hash     14da5b86d3933e32
+#   content hash  cfa21315f055e5e0
+#   text hash     f5e355bda6357eb4
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

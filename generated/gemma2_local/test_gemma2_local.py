@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  183a2bdb58b8b225
-#   text hash     4fd909f56759a17e
+#   content hash  cfa21315f055e5e0
+#   text hash     08362433ecdfdddb
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

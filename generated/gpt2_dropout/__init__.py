@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2c0d8312f7860ffc
-#   text hash     8a1fa441b59aeaa2
+#   content hash  9c433c5778c7145d
+#   text hash     8eda840c97190a44
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

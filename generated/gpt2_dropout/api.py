@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2c0d8312f7860ffc
-#   text hash     b8b978e6f351bc61
+#   content hash  9c433c5778c7145d
+#   text hash     c14e2d8c594fd048
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -55,7 +55,7 @@ def attention(
     from . import launch
 
     out, lse = launch.attend(q, k, v, dropout_p, seed, scale)
-    return (out, lse) if return_lse else out
+    return (out, launch.natural(lse)) if return_lse else out
 
 
 def _cast(x):

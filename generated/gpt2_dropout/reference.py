@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2c0d8312f7860ffc
-#   text hash     930a6c7e8ccb71ad
+#   content hash  9c433c5778c7145d
+#   text hash     f43593a9290d3510
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

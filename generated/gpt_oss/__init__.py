@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  2e57299bd3c18f68
-#   text hash     a21229690e4e9e6e
+#   content hash  d294d65ba6fb5685
+#   text hash     299c3b6e310450d2
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

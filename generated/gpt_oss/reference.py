@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  2e57299bd3c18f68
-#   text hash     5d8cf5ea52eb51dc
+#   content hash  d294d65ba6fb5685
+#   text hash     547b0bc11df2626f
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  2e57299bd3c18f68
-#   text hash     a8ba4fad9c94800a
+#   content hash  d294d65ba6fb5685
+#   text hash     96876f3cd797b5f9
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

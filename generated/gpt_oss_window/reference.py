@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  4771b528db3efa76
-#   text hash     924771a472915f4e
+#   content hash  5848b01ed3f6186b
+#   text hash     d43afbc1c54f0dfd
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4865f3df412575bd
-#   text hash     ff9e01b424214f72
+#   content hash  0341dbd0eb2806c6
+#   text hash     d411a4e7e0ef6f3a
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

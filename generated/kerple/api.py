@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4865f3df412575bd
-#   text hash     ce75b29675d5b238
+#   content hash  0341dbd0eb2806c6
+#   text hash     d5f7dffb2cc33892
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -51,7 +51,7 @@ def attention(
     from . import launch
 
     out, lse = launch.attend(q, k, v, decay, width, scale)
-    return (out, lse) if return_lse else out
+    return (out, launch.natural(lse)) if return_lse else out
 
 
 def _cast(x):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4865f3df412575bd
-#   text hash     6a5def866b1000d6
+#   content hash  0341dbd0eb2806c6
+#   text hash     160f879053bd3b6c
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

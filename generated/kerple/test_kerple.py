@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4865f3df412575bd
-#   text hash     e45713765b1632eb
+#   content hash  0341dbd0eb2806c6
+#   text hash     f0105f17d099bc92
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f956f936fd3ca2d5
-#   text hash     ff59d82b0687905a
+#   content hash  fadaca9a7f4d6e6c
+#   text hash     80fc94b2d37ef09d
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f956f936fd3ca2d5
-#   text hash     dae2cb7f8bf9cf0c
+#   content hash  fadaca9a7f4d6e6c
+#   text hash     df10006ecf54118f
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f956f936fd3ca2d5
-#   text hash     d27696e46581945a
+#   content hash  fadaca9a7f4d6e6c
+#   text hash     fd2b7263dd71758f
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

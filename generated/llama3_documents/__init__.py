@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  fcadaf660661dce7
-#   text hash     dcf9034373fe06aa
+#   content hash  4c5f656d257fd78e
+#   text hash     149e774eb43ad542
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  fcadaf660661dce7
-#   text hash     079a49940b3ac05b
+#   content hash  4c5f656d257fd78e
+#   text hash     1e6ee20952da6c47
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -72,7 +72,7 @@ def attention(
     from . import launch
 
     out, lse = launch.attend(q, k, v, cos, sin, positions, q_segments, k_segments, scale)
-    return (out, lse) if return_lse else out
+    return (out, launch.natural(lse)) if return_lse else out
 
 
 def _cast(x):

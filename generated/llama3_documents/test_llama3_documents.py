@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  fcadaf660661dce7
-#   text hash     acd26bb22dc2e119
+#   content hash  4c5f656d257fd78e
+#   text hash     0912f659dedaccd3
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

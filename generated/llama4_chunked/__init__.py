@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  3ab3dd0a46204e80
-#   text hash     57fd1923f37316b2
+#   content hash  9ab5f666e26d295f
+#   text hash     e7bcacadf2d9ec79
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  3ab3dd0a46204e80
-#   text hash     2e8f3e5dc29abb4b
+#   content hash  9ab5f666e26d295f
+#   text hash     6ba73f2a16fb3450
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -66,7 +66,7 @@ def attention(
     from . import launch
 
     out, lse = launch.attend(q, k, v, cos, sin, positions, scale)
-    return (out, lse) if return_lse else out
+    return (out, launch.natural(lse)) if return_lse else out
 
 
 def _cast(x):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  3ab3dd0a46204e80
-#   text hash     1dc4965da7428a6b
+#   content hash  9ab5f666e26d295f
+#   text hash     8ad24606a445a25c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  84ebfa61fe64d533
-#   text hash     172868c5c1cc28ae
+#   content hash  d38734048ae0c280
+#   text hash     c392416e425ae8dc
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  84ebfa61fe64d533
-#   text hash     611b56ee273f3114
+#   content hash  d38734048ae0c280
+#   text hash     06264706c5c6efec
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -53,7 +53,7 @@ def attention(
     from . import launch
 
     out, lse = launch.attend(q, k, v, log_decay, scale)
-    return (out, lse) if return_lse else out
+    return (out, launch.natural(lse)) if return_lse else out
 
 
 def _cast(x):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  84ebfa61fe64d533
-#   text hash     645d40f9598a45a1
+#   content hash  d38734048ae0c280
+#   text hash     e2ca311d0c2f1292
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  977f338dbd322e55
-#   text hash     dd90ba162d2390c1
+#   content hash  71984aed360e6f6a
+#   text hash     d5087b552131878b
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  977f338dbd322e55
-#   text hash     88fe45435cb4fc90
+#   content hash  71984aed360e6f6a
+#   text hash     4e886af318433d8d
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

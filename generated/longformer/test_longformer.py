@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  977f338dbd322e55
-#   text hash     7b3e0cb58e4cec95
+#   content hash  71984aed360e6f6a
+#   text hash     da532c837341352e
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

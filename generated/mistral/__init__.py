@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  de9e3e6c63df962d
-#   text hash     333ad7aa25d68ec9
+#   content hash  e8208c40a24be135
+#   text hash     7ef6b470579dd01d
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

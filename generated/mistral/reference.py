@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  de9e3e6c63df962d
-#   text hash     2ece337e37ea1c90
+#   content hash  e8208c40a24be135
+#   text hash     7191d12b36cbe7dc
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e8a69042cad4d402
-#   text hash     3b5f076204dc6040
+#   content hash  c07cfaf6eba2c489
+#   text hash     1d41d33a10186a36
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e8a69042cad4d402
-#   text hash     57fb17320f0ab29b
+#   content hash  c07cfaf6eba2c489
+#   text hash     a5692f4c68df6f8a
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -67,7 +67,7 @@ def attention(
     from . import launch
 
     out, lse = launch.attend(q, k, v, prefix_len, slopes, scale)
-    return (out, lse) if return_lse else out
+    return (out, launch.natural(lse)) if return_lse else out
 
 
 def _cast(x):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e8a69042cad4d402
-#   text hash     66b4fb5dd51ed244
+#   content hash  c07cfaf6eba2c489
+#   text hash     1438e9c625a685ae
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e8a69042cad4d402
-#   text hash     696f6d3dab1fe4c2
+#   content hash  c07cfaf6eba2c489
+#   text hash     214b8cdc9f2f40e4
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  354455b22dfa966b
-#   text hash     d4d57dd80184bf04
+#   content hash  a55350bfa849c7a7
+#   text hash     d73bae13c7083db8
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see those at most 3 rows and columns away.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  354455b22dfa966b
-#   text hash     8b2c934b4c9452bb
+#   content hash  a55350bfa849c7a7
+#   text hash     a23aa19ae6a3e33a
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

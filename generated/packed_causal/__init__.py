@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  529251c2d67b9767
-#   text hash     a1502193afda3d28
+#   content hash  b382c6716adeb360
+#   text hash     b5dc0c8a994c0dd4
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

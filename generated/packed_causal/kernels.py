@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  529251c2d67b9767
-#   text hash     1107081cf4d78666
+#   content hash  b382c6716adeb360
+#   text hash     d7ac182a5e3f5187
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernels: Causal attention for sequences packed into one tensor.
 
@@ -86,12 +86,6 @@ def load_rows(ptr, row, count, MASKED: tl.constexpr):
     if MASKED:
         return tl.load(ptr + row, mask=row < count, other=0.0)
     return tl.load(ptr + row)
-
-
-@triton.jit
-def log2_lse(lse):
-    """LSE in log2 units; +inf, so that weights come out as 0, for a row that saw no key."""
-    return tl.where(lse == float("-inf"), float("inf"), lse * LOG2E)
 
 
 @triton.jit
@@ -179,29 +173,11 @@ def forward(
             BLOCK_DV, PRECISION, MASKED=False
         )  # fmt: skip
 
-    # rows without keys: 0, and an LSE of -inf
+    # rows without keys: 0, and an LSE that makes every weight 0
     out = acc / tl.where(l == 0, 1.0, l)[:, None]
     store_rows(out_ptr + (q_offset.to(tl.int64) * Hq + h) * DV, Hq * DV, out, q_start, q_len, DV)
-    lse = tl.where(l == 0, float("-inf"), (m + tl.log2(l)) / LOG2E)
+    lse = tl.where(l == 0, float("inf"), m + tl.log2(l))
     tl.store(lse_ptr + tl.cast(h, tl.int64) * q_total + q_offset + row, lse, mask=row < q_len)
-
-
-@triton.jit(do_not_specialize=["q_total", "Hq"])
-def backward_preprocess(
-    out_desc, dout_desc, delta_ptr, cu_seqlens_q_ptr, q_total, Hq, BLOCK_M: tl.constexpr, BLOCK_DV: tl.constexpr
-):  # fmt: skip
-    """delta, a row's sum of out times its gradient: what every score's gradient loses to the softmax."""
-    b, h = tl.program_id(0) // Hq, tl.program_id(0) % Hq
-    q_start = tl.program_id(1) * BLOCK_M
-    q_offset = tl.load(cu_seqlens_q_ptr + b)
-    q_len = tl.load(cu_seqlens_q_ptr + b + 1) - q_offset
-    if q_start >= q_len:
-        return
-    out_tile = load_tile(out_desc, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_DV)
-    dout_tile = load_tile(dout_desc, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_DV)
-    delta = tl.sum(out_tile.to(tl.float32) * dout_tile.to(tl.float32), 1)
-    row = q_start + tl.arange(0, BLOCK_M)
-    tl.store(delta_ptr + tl.cast(h, tl.int64) * q_total + q_offset + row, delta, mask=row < q_len)
 
 
 @triton.jit
@@ -221,7 +197,7 @@ def learn_from_queries(
         q_tile = tl.where((row < q_len)[:, None], q_tile, 0.0)
         dout_tile = tl.where((row < q_len)[:, None], dout_tile, 0.0)
     score = tl.dot(k_tile, q_tile.T, input_precision=PRECISION)  # [BLOCK_N, BLOCK_M]
-    p = tl.exp2(score * units - log2_lse(load_rows(lse_base, row, q_len, MASKED))[None, :])
+    p = tl.exp2(score * units - load_rows(lse_base, row, q_len, MASKED)[None, :])
     if MASKED:
         keep = (row < q_len)[None, :]
         keep &= k_pos[:, None] <= q_pos[None, :]  # causal
@@ -309,11 +285,11 @@ def learn_from_keys(
 
 @triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
 def backward_dq(
-    q_desc, k_desc, v_desc, dout_desc, dq_ptr, lse_ptr, delta_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, scale,
-    q_total, k_total, Hq, GROUP: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
+    q_desc, k_desc, v_desc, out_desc, dout_desc, dq_ptr, lse_ptr, dlse_ptr, delta_ptr, cu_seqlens_q_ptr,
+    cu_seqlens_k_ptr, scale, q_total, k_total, Hq, GROUP: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
-    """The gradient of one tile of queries of one head."""
+    """The gradient of one tile of queries of one head, and delta, what the softmax takes off every score's gradient."""
     # late rows tend to see more keys: they start first
     tile = tl.num_programs(1) - 1 - tl.program_id(1)
     b, h = tl.program_id(0) // Hq, tl.program_id(0) % Hq
@@ -333,8 +309,14 @@ def backward_dq(
 
     q_tile = load_tile(q_desc, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_D)
     dout_tile = load_tile(dout_desc, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_DV)
-    lse = log2_lse(load_rows(lse_ptr + tl.cast(h, tl.int64) * q_total + q_offset, row, q_len, MASKED=True))
-    delta = load_rows(delta_ptr + tl.cast(h, tl.int64) * q_total + q_offset, row, q_len, MASKED=True)
+    out_tile = load_tile(out_desc, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_DV)
+    delta = tl.sum(out_tile.to(tl.float32) * dout_tile.to(tl.float32), 1)
+    row_base = tl.cast(h, tl.int64) * q_total + q_offset
+    if dlse_ptr is not None:
+        # as if every score were taken once more: its weight is the derivative of the LSE
+        delta -= load_rows(dlse_ptr + row_base, row, q_len, MASKED=True) * LOG2E
+    tl.store(delta_ptr + row_base + row, delta, mask=row < q_len)
+    lse = load_rows(lse_ptr + row_base, row, q_len, MASKED=True)
     dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
     for i in tl.range(full_last, last):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  529251c2d67b9767
-#   text hash     5efaaf1d60d68674
+#   content hash  b382c6716adeb360
+#   text hash     f8dd48bd27470fdb
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

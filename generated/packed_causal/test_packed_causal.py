@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  529251c2d67b9767
-#   text hash     7422c28c61d94b9b
+#   content hash  b382c6716adeb360
+#   text hash     77f78253de952fbe
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  70309b603ce4474e
-#   text hash     088073d344f7f3e0
+#   content hash  2ffef7d628c29911
+#   text hash     47c811299c8410ca
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  70309b603ce4474e
-#   text hash     d1d5e35100186cc8
+#   content hash  2ffef7d628c29911
+#   text hash     d41b8e4304b64aed
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

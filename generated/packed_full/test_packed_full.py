@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  70309b603ce4474e
-#   text hash     9a1c8464d7b5abe3
+#   content hash  2ffef7d628c29911
+#   text hash     7119f560c7e5e53d
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

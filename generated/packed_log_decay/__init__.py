@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  13c305c31204baba
-#   text hash     f6a6acc4ba53e9e3
+#   content hash  b62a1bae79f0a012
+#   text hash     8fd139a0efc4e1ac
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

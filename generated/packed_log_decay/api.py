@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  13c305c31204baba
-#   text hash     c67335c11239f178
+#   content hash  b62a1bae79f0a012
+#   text hash     5a527f987ee552d6
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -77,7 +77,7 @@ def attention(
     from . import launch
 
     out, lse = launch.attend(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, log_decay, scale)
-    return (out, lse) if return_lse else out
+    return (out, launch.natural(lse)) if return_lse else out
 
 
 def _cast(x):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  13c305c31204baba
-#   text hash     6ac0777d542358ea
+#   content hash  b62a1bae79f0a012
+#   text hash     1769ed59025f065d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

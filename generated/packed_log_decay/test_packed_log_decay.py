@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  13c305c31204baba
-#   text hash     07cc126d0ba7e9ea
+#   content hash  b62a1bae79f0a012
+#   text hash     efd92643df89c808
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

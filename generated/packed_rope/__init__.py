@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a29aeadf7eb61784
-#   text hash     bd0d396b63bfb6cb
+#   content hash  bc240c932f1c2f21
+#   text hash     577d3b5f4c51ff0a
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

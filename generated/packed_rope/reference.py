@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a29aeadf7eb61784
-#   text hash     fa5f2b7709d10ea7
+#   content hash  bc240c932f1c2f21
+#   text hash     cf10e6e270f89d26
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2b0fada66b17c5c9
-#   text hash     21273f94ca709ef9
+#   content hash  a8dd0e9debc4411e
+#   text hash     71a41b261abcd573
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2b0fada66b17c5c9
-#   text hash     d61e04e51ad14284
+#   content hash  a8dd0e9debc4411e
+#   text hash     ea2f5aec4783612e
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

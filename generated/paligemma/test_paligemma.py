@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2b0fada66b17c5c9
-#   text hash     98611f845491e048
+#   content hash  a8dd0e9debc4411e
+#   text hash     003b7af0b95f9ea6
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9fe5e8907a931618
-#   text hash     560cea018abc9093
+#   content hash  507f6fff3b16cdf2
+#   text hash     eb70c6487c5beb92
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

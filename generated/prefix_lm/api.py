@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9fe5e8907a931618
-#   text hash     3cc7bb67c3fb802e
+#   content hash  507f6fff3b16cdf2
+#   text hash     428425950349511f
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -49,7 +49,7 @@ def attention(
     from . import launch
 
     out, lse = launch.attend(q, k, v, prefix_len, scale)
-    return (out, lse) if return_lse else out
+    return (out, launch.natural(lse)) if return_lse else out
 
 
 def _cast(x):

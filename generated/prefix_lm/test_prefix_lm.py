@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9fe5e8907a931618
-#   text hash     6857fe9bdda4a3b6
+#   content hash  507f6fff3b16cdf2
+#   text hash     22d356bc04bd0430
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

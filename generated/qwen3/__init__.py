@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  78b915e04ccea7b9
-#   text hash     2a4f0a642371861f
+#   content hash  fd30959ff1f86d56
+#   text hash     2390111b42a894a1
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  78b915e04ccea7b9
-#   text hash     3b6817ef51254736
+#   content hash  fd30959ff1f86d56
+#   text hash     65d23655a10fa215
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -66,7 +66,7 @@ def attention(
     from . import launch
 
     out, lse = launch.attend(q, k, v, cos, sin, positions, scale)
-    return (out, lse) if return_lse else out
+    return (out, launch.natural(lse)) if return_lse else out
 
 
 def _cast(x):

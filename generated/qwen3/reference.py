@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  78b915e04ccea7b9
-#   text hash     c2f044348a6f1418
+#   content hash  fd30959ff1f86d56
+#   text hash     6af9f5db64e4f63d
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

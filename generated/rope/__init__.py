@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b1fb6ca9a8ec5ee2
-#   text hash     769828543df06e74
+#   content hash  5c86f9c11f25b044
+#   text hash     218fad43744d2117
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

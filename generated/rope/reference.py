@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b1fb6ca9a8ec5ee2
-#   text hash     0a8f38a34546986c
+#   content hash  5c86f9c11f25b044
+#   text hash     7f7369b7bd55c0fd
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b1fb6ca9a8ec5ee2
-#   text hash     1d11769d9c31dafc
+#   content hash  5c86f9c11f25b044
+#   text hash     6cd6d04936a794cd
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

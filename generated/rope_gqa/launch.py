@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  eefc116494c68a85
-#   text hash     42e2ef476cec8291
+#   content hash  986d8054f7a6ea02
+#   text hash     13ed93a5a6ef08de
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -19,6 +19,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from . import kernels
 
 INTERPRETED = triton.knobs.runtime.interpret
+LOG2E = kernels.LOG2E.value
 
 # (BLOCK_M, BLOCK_N, warps, stages) by kernel and head size, the best first; those after it need less shared memory
 HALF = {
@@ -77,10 +78,15 @@ SINGLE = {
 
 
 def attend(q, k, v, cos, sin, positions, scale):
-    """Out and LSE of checked arguments."""
+    """Out and LSE of checked arguments, the LSE as kernels read it again: in log2 units, and inf for a row without keys."""
     q, k = _rotate(q, k, cos, sin, positions, 1.0)
     # -inf * 0 would be NaN where the kernels apply the scale
     return _attend(q, k, v, max(scale, 1e-30))
+
+
+def natural(lse):
+    """The LSE as users know it."""
+    return torch.where(lse == float("inf"), float("-inf"), lse / LOG2E)
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -144,7 +150,7 @@ def _attend(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     out, lse = _outputs(q, v)
     if out.numel() == 0 or k.numel() == 0:
-        return out.zero_(), lse.fill_(float("-inf"))
+        return out.zero_(), lse.fill_(float("inf"))
     shapes = _Shapes.of("attend", q, k, v)
     q, k, v = shapes.readable(q, k, v)
     block_d, block_dv = _padded(q), _padded(v)
@@ -202,57 +208,45 @@ def _differentiate(
     if lse.numel() == 0 or k.numel() == 0:
         return [x.zero_() for x in gradients]
     dq, dk, dv = gradients
-    shapes = _Shapes.of("differentiate", q, k, v, out, dout, *wanted)
+    shapes = _Shapes.of("differentiate", q, k, v, out, dout, dlse is None, *wanted)
     q, k, v, out, dout = shapes.readable(q, k, v, out, dout)
+    dlse = None if dlse is None else dlse.contiguous()
     delta = torch.empty_like(lse)
     block_d, block_dv = _padded(q), _padded(v)
 
-    block_m = 32 if INTERPRETED else 64
-    _launch(
-        shapes,
-        kernels.backward_preprocess,
-        (block_m,),
-        grid=lambda: (q.shape[0] * q.shape[2], _cdiv(q.shape[1], block_m)),
-        tiles=dict(out_desc=(out, block_m, block_dv), dout_desc=(dout, block_m, block_dv)),
-        given=dict(delta_ptr=delta),
-        sizes=lambda: dict(q_len=q.shape[1], Hq=q.shape[-2], BLOCK_M=block_m, BLOCK_DV=block_dv),
-    )
-    if dlse is not None:
-        # as if every score were taken once more: d lse / d score is the weight itself
-        delta -= dlse
+    dq = dq if wanted[0] else q.new_empty(q.shape)
 
-    if wanted[0]:
+    def launch(block_m, block_n, warps, stages):
+        _launch(
+            shapes,
+            kernels.backward_dq,
+            (block_m, block_n),
+            grid=lambda: (q.shape[0] * q.shape[-2], _cdiv(q.shape[1], block_m)),
+            tiles=dict(
+                q_desc=(q, block_m, block_d),
+                k_desc=(k, block_n, block_d),
+                v_desc=(v, block_n, block_dv),
+                out_desc=(out, block_m, block_dv),
+                dout_desc=(dout, block_m, block_dv),
+            ),
+            given=dict(dq_ptr=dq, lse_ptr=lse, dlse_ptr=dlse, delta_ptr=delta, scale=float(scale)),
+            sizes=lambda: dict(
+                q_len=q.shape[1],
+                k_len=k.shape[1],
+                Hq=q.shape[-2],
+                GROUP=q.shape[-2] // k.shape[-2],
+                D=q.shape[-1],
+                BLOCK_M=block_m,
+                BLOCK_N=block_n,
+                BLOCK_D=block_d,
+                BLOCK_DV=block_dv,
+                PRECISION=_precision(q),
+                num_warps=warps,
+                num_stages=stages,
+            ),
+        )
 
-        def launch(block_m, block_n, warps, stages):
-            _launch(
-                shapes,
-                kernels.backward_dq,
-                (block_m, block_n),
-                grid=lambda: (q.shape[0] * q.shape[-2], _cdiv(q.shape[1], block_m)),
-                tiles=dict(
-                    q_desc=(q, block_m, block_d),
-                    k_desc=(k, block_n, block_d),
-                    v_desc=(v, block_n, block_dv),
-                    dout_desc=(dout, block_m, block_dv),
-                ),
-                given=dict(dq_ptr=dq, lse_ptr=lse, delta_ptr=delta, scale=float(scale)),
-                sizes=lambda: dict(
-                    q_len=q.shape[1],
-                    k_len=k.shape[1],
-                    Hq=q.shape[-2],
-                    GROUP=q.shape[-2] // k.shape[-2],
-                    D=q.shape[-1],
-                    BLOCK_M=block_m,
-                    BLOCK_N=block_n,
-                    BLOCK_D=block_d,
-                    BLOCK_DV=block_dv,
-                    PRECISION=_precision(q),
-                    num_warps=warps,
-                    num_stages=stages,
-                ),
-            )
-
-        _run(shapes, "backward_dq", launch, q, v)
+    _run(shapes, "backward_dq", launch, q, v)
 
     if wanted[1] or wanted[2]:
         dk = dk if wanted[1] else k.new_empty(k.shape)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  eefc116494c68a85
-#   text hash     3a673f0840a4576e
+#   content hash  986d8054f7a6ea02
+#   text hash     5542f5d8cc5afec9
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6f50fbfaaa624bbf
-#   text hash     30f98f2806a79af7
+#   content hash  00a0f93dca803a32
+#   text hash     e25597b08c26ac45
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6f50fbfaaa624bbf
-#   text hash     f01b30d31e55838b
+#   content hash  00a0f93dca803a32
+#   text hash     d2ac22110147268e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3e4a21e6465d4837
-#   text hash     3b8cfc6690974d2e
+#   content hash  74badc6babb67894
+#   text hash     d405a203ddab75d8
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

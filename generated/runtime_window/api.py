@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3e4a21e6465d4837
-#   text hash     4f20b73ae7944c5f
+#   content hash  74badc6babb67894
+#   text hash     87db53ba2701949e
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -47,7 +47,7 @@ def attention(
     from . import launch
 
     out, lse = launch.attend(q, k, v, window, scale)
-    return (out, lse) if return_lse else out
+    return (out, launch.natural(lse)) if return_lse else out
 
 
 def _cast(x):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3e4a21e6465d4837
-#   text hash     50e60208ac7eec83
+#   content hash  74badc6babb67894
+#   text hash     7c83d620acc53199
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernels: Causal attention to the most recent keys, as many as each call says.
 
@@ -88,12 +88,6 @@ def load_rows(ptr, row, count, MASKED: tl.constexpr):
 
 
 @triton.jit
-def log2_lse(lse):
-    """LSE in log2 units; +inf, so that weights come out as 0, for a row that saw no key."""
-    return tl.where(lse == float("-inf"), float("inf"), lse * LOG2E)
-
-
-@triton.jit
 def add_product(total, a, b, PRECISION: tl.constexpr):
     """total + a @ b; in float32 a tile's product is summed up first, or the roundings of long sums would pile up."""
     if a.dtype == tl.float32:
@@ -173,25 +167,11 @@ def forward(
             BLOCK_DV, PRECISION, MASKED=False
         )  # fmt: skip
 
-    # rows without keys: 0, and an LSE of -inf
+    # rows without keys: 0, and an LSE that makes every weight 0
     out = acc / tl.where(l == 0, 1.0, l)[:, None]
     store_rows(out_ptr + (b.to(tl.int64) * q_len * Hq + h) * DV, Hq * DV, out, q_start, q_len, DV)
-    lse = tl.where(l == 0, float("-inf"), (m + tl.log2(l)) / LOG2E)
+    lse = tl.where(l == 0, float("inf"), m + tl.log2(l))
     tl.store(lse_ptr + (b.to(tl.int64) * Hq + h) * q_len + row, lse, mask=row < q_len)
-
-
-@triton.jit(do_not_specialize=["q_len", "Hq"])
-def backward_preprocess(
-    out_desc, dout_desc, delta_ptr, q_len, Hq, BLOCK_M: tl.constexpr, BLOCK_DV: tl.constexpr
-):  # fmt: skip
-    """delta, a row's sum of out times its gradient: what every score's gradient loses to the softmax."""
-    b, h = tl.program_id(0) // Hq, tl.program_id(0) % Hq
-    q_start = tl.program_id(1) * BLOCK_M
-    out_tile = load_tile(out_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_DV)
-    dout_tile = load_tile(dout_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_DV)
-    delta = tl.sum(out_tile.to(tl.float32) * dout_tile.to(tl.float32), 1)
-    row = q_start + tl.arange(0, BLOCK_M)
-    tl.store(delta_ptr + (b.to(tl.int64) * Hq + h) * q_len + row, delta, mask=row < q_len)
 
 
 @triton.jit
@@ -207,7 +187,7 @@ def learn_from_queries(
     q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
     dout_tile = load_tile(dout_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_DV)
     score = tl.dot(k_tile, q_tile.T, input_precision=PRECISION)  # [BLOCK_N, BLOCK_M]
-    p = tl.exp2(score * units - log2_lse(load_rows(lse_base, row, q_len, MASKED))[None, :])
+    p = tl.exp2(score * units - load_rows(lse_base, row, q_len, MASKED)[None, :])
     if MASKED:
         keep = (row < q_len)[None, :]
         keep &= k_pos[:, None] <= q_pos[None, :]  # causal
@@ -287,11 +267,11 @@ def learn_from_keys(
 
 @triton.jit(do_not_specialize=["window", "q_len", "k_len", "Hq"])
 def backward_dq(
-    q_desc, k_desc, v_desc, dout_desc, dq_ptr, lse_ptr, delta_ptr, scale, window, q_len, k_len, Hq,
-    GROUP: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
+    q_desc, k_desc, v_desc, out_desc, dout_desc, dq_ptr, lse_ptr, dlse_ptr, delta_ptr, scale, window, q_len,
+    k_len, Hq, GROUP: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
-    """The gradient of one tile of queries of one head."""
+    """The gradient of one tile of queries of one head, and delta, what the softmax takes off every score's gradient."""
     # late rows tend to see more keys: they start first
     tile = tl.num_programs(1) - 1 - tl.program_id(1)
     b, h = tl.program_id(0) // Hq, tl.program_id(0) % Hq
@@ -305,8 +285,14 @@ def backward_dq(
 
     q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
     dout_tile = load_tile(dout_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_DV)
-    lse = log2_lse(load_rows(lse_ptr + (b.to(tl.int64) * Hq + h) * q_len, row, q_len, MASKED=True))
-    delta = load_rows(delta_ptr + (b.to(tl.int64) * Hq + h) * q_len, row, q_len, MASKED=True)
+    out_tile = load_tile(out_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_DV)
+    delta = tl.sum(out_tile.to(tl.float32) * dout_tile.to(tl.float32), 1)
+    row_base = (b.to(tl.int64) * Hq + h) * q_len
+    if dlse_ptr is not None:
+        # as if every score were taken once more: its weight is the derivative of the LSE
+        delta -= load_rows(dlse_ptr + row_base, row, q_len, MASKED=True) * LOG2E
+    tl.store(delta_ptr + row_base + row, delta, mask=row < q_len)
+    lse = load_rows(lse_ptr + row_base, row, q_len, MASKED=True)
     dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, window, BLOCK_N)
     # the mixed tiles of both ends share one loop: fewer copies of the tile's code are in flight

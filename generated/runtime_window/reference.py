@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3e4a21e6465d4837
-#   text hash     64d707544efae14e
+#   content hash  74badc6babb67894
+#   text hash     1ecba2cbee8732ac
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

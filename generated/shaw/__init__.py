@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  492e11180cbe3812
-#   text hash     be96f7130b7104d6
+#   content hash  d9bfa82b7f46fe0f
+#   text hash     9ab97bc5ca609227
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own.
 

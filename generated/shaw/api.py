@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  492e11180cbe3812
-#   text hash     00ffa6bb96cb0d6c
+#   content hash  d9bfa82b7f46fe0f
+#   text hash     0faf3ad31d2d6c26
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -50,7 +50,7 @@ def attention(
     from . import launch
 
     out, lse = launch.attend(q, k, v, distance_score, scale)
-    return (out, lse) if return_lse else out
+    return (out, launch.natural(lse)) if return_lse else out
 
 
 def _cast(x):

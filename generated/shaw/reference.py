@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  492e11180cbe3812
-#   text hash     dbefeccc1b0b7470
+#   content hash  d9bfa82b7f46fe0f
+#   text hash     856a0ae65d9c896e
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  492e11180cbe3812
-#   text hash     4d79cc5e04e4757b
+#   content hash  d9bfa82b7f46fe0f
+#   text hash     5465475b4c48d324
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c109b3cfcbe25ea9
-#   text hash     e6dd911227d978ec
+#   content hash  3367d7e3c17a4b10
+#   text hash     8dc555627b4c975f
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c109b3cfcbe25ea9
-#   text hash     dc786720e7a8df61
+#   content hash  3367d7e3c17a4b10
+#   text hash     bbc57c56db966a7f
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

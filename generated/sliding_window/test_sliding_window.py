@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c109b3cfcbe25ea9
-#   text hash     13c773e12586b9dd
+#   content hash  3367d7e3c17a4b10
+#   text hash     daaf20083782a23c
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

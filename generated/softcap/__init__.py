@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  47750e9d24db7a87
-#   text hash     720f7b6859322f85
+#   content hash  c0c7cf6dd5732e10
+#   text hash     454b5faf10dc7b47
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

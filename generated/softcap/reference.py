@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  47750e9d24db7a87
-#   text hash     ae5296f8b9320732
+#   content hash  c0c7cf6dd5732e10
+#   text hash     c6c988e94f376830
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  47750e9d24db7a87
-#   text hash     9825b01500d01fed
+#   content hash  c0c7cf6dd5732e10
+#   text hash     4c9645f8441e1330
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  969ffd9ec52fcda4
-#   text hash     a140d8adba33a831
+#   content hash  40c6691ced2f05e5
+#   text hash     6fe98eee4c31d377
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  969ffd9ec52fcda4
-#   text hash     4a6dd1368670896c
+#   content hash  40c6691ced2f05e5
+#   text hash     5a2eb45e1a45289e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  969ffd9ec52fcda4
-#   text hash     f792080f19fe4513
+#   content hash  40c6691ced2f05e5
+#   text hash     67dc0ebe93809bb0
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

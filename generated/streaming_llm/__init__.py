@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  8cc38b1cedfe55a0
-#   text hash     839ac231f5ddd063
+#   content hash  322f897d37c83d33
+#   text hash     dcd7f737f32bec2d
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

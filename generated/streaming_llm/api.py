@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  8cc38b1cedfe55a0
-#   text hash     e4e660e2ba3eb3aa
+#   content hash  322f897d37c83d33
+#   text hash     6610dd59efe2a260
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -44,7 +44,7 @@ def attention(
     from . import launch
 
     out, lse = launch.attend(q, k, v, scale)
-    return (out, lse) if return_lse else out
+    return (out, launch.natural(lse)) if return_lse else out
 
 
 def _cast(x):

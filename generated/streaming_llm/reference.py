@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  8cc38b1cedfe55a0
-#   text hash     5242a371cb6c1853
+#   content hash  322f897d37c83d33
+#   text hash     6b17243999bd359d
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  8cc38b1cedfe55a0
-#   text hash     12bc0cf91a1c918f
+#   content hash  322f897d37c83d33
+#   text hash     ddb207780a7566f2
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ff1ac0211bdfaa71
-#   text hash     da959fb5c974be74
+#   content hash  0d39eac35f268467
+#   text hash     88cbd216ea598c6c
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

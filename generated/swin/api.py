@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ff1ac0211bdfaa71
-#   text hash     30a0e047bfac175e
+#   content hash  0d39eac35f268467
+#   text hash     9f4bb4727f10c92f
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -58,7 +58,7 @@ def attention(
     from . import launch
 
     out, lse = launch.attend(q, k, v, offset_bias, scale)
-    return (out, lse) if return_lse else out
+    return (out, launch.natural(lse)) if return_lse else out
 
 
 def _cast(x):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ff1ac0211bdfaa71
-#   text hash     f4993f226bd3591f
+#   content hash  0d39eac35f268467
+#   text hash     25c19511f7ec3862
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

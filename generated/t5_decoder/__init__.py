@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bbdbb2e7a3bd2839
-#   text hash     2c17b756dc67d35d
+#   content hash  44e93c992dd1a587
+#   text hash     3fbb77dc5ca1f718
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

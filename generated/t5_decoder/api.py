@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bbdbb2e7a3bd2839
-#   text hash     8aa47c836826058e
+#   content hash  44e93c992dd1a587
+#   text hash     4830fabf7ff3e437
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -48,7 +48,7 @@ def attention(
     from . import launch
 
     out, lse = launch.attend(q, k, v, rel_bias, scale)
-    return (out, lse) if return_lse else out
+    return (out, launch.natural(lse)) if return_lse else out
 
 
 def _cast(x):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bbdbb2e7a3bd2839
-#   text hash     6a01635fdb6f764e
+#   content hash  44e93c992dd1a587
+#   text hash     1bc997e17564439a
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

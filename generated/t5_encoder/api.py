@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  63ebb4de905bfdfb
-#   text hash     df155761870d784c
+#   content hash  e34ffd33201eac28
+#   text hash     73b76696a1524823
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -48,7 +48,7 @@ def attention(
     from . import launch
 
     out, lse = launch.attend(q, k, v, rel_bias, scale)
-    return (out, lse) if return_lse else out
+    return (out, launch.natural(lse)) if return_lse else out
 
 
 def _cast(x):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  63ebb4de905bfdfb
-#   text hash     1826e3b386c3cba8
+#   content hash  e34ffd33201eac28
+#   text hash     5888fc87bbc2598f
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c0647e5be69009d3
-#   text hash     ea0bc8a10c01ee95
+#   content hash  a17028be650dabec
+#   text hash     5902be6e8d108d92
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c0647e5be69009d3
-#   text hash     bc0e1b6cb9155e89
+#   content hash  a17028be650dabec
+#   text hash     0cfa32fb390cccb7
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

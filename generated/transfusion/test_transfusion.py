@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c0647e5be69009d3
-#   text hash     a795ea0318ee8195
+#   content hash  a17028be650dabec
+#   text hash     47e6d9f664c1f3cc
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

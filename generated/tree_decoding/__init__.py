@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  05ee7d585627fe8c
-#   text hash     05ca285b193a471e
+#   content hash  e4e1a952158c0da2
+#   text hash     694a8a80b70e1b41
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  05ee7d585627fe8c
-#   text hash     1c1d4380683de6ce
+#   content hash  e4e1a952158c0da2
+#   text hash     22b921e893e47331
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernels: A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 
@@ -91,12 +91,6 @@ def load_rows(ptr, row, count, MASKED: tl.constexpr):
     if MASKED:
         return tl.load(ptr + row, mask=row < count, other=0.0)
     return tl.load(ptr + row)
-
-
-@triton.jit
-def log2_lse(lse):
-    """LSE in log2 units; +inf, so that weights come out as 0, for a row that saw no key."""
-    return tl.where(lse == float("-inf"), float("inf"), lse * LOG2E)
 
 
 @triton.jit
@@ -189,25 +183,11 @@ def forward(
             MASKED=False
         )  # fmt: skip
 
-    # rows without keys: 0, and an LSE of -inf
+    # rows without keys: 0, and an LSE that makes every weight 0
     out = acc / tl.where(l == 0, 1.0, l)[:, None]
     store_rows(out_ptr + (b.to(tl.int64) * q_len * Hq + h) * DV, Hq * DV, out, q_start, q_len, DV)
-    lse = tl.where(l == 0, float("-inf"), (m + tl.log2(l)) / LOG2E)
+    lse = tl.where(l == 0, float("inf"), m + tl.log2(l))
     tl.store(lse_ptr + (b.to(tl.int64) * Hq + h) * q_len + row, lse, mask=row < q_len)
-
-
-@triton.jit(do_not_specialize=["q_len", "Hq"])
-def backward_preprocess(
-    out_desc, dout_desc, delta_ptr, q_len, Hq, BLOCK_M: tl.constexpr, BLOCK_DV: tl.constexpr
-):  # fmt: skip
-    """delta, a row's sum of out times its gradient: what every score's gradient loses to the softmax."""
-    b, h = tl.program_id(0) // Hq, tl.program_id(0) % Hq
-    q_start = tl.program_id(1) * BLOCK_M
-    out_tile = load_tile(out_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_DV)
-    dout_tile = load_tile(dout_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_DV)
-    delta = tl.sum(out_tile.to(tl.float32) * dout_tile.to(tl.float32), 1)
-    row = q_start + tl.arange(0, BLOCK_M)
-    tl.store(delta_ptr + (b.to(tl.int64) * Hq + h) * q_len + row, delta, mask=row < q_len)
 
 
 @triton.jit
@@ -223,7 +203,7 @@ def learn_from_queries(
     q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
     dout_tile = load_tile(dout_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_DV)
     score = tl.dot(k_tile, q_tile.T, input_precision=PRECISION)  # [BLOCK_N, BLOCK_M]
-    p = tl.exp2(score * units - log2_lse(load_rows(lse_base, row, q_len, MASKED))[None, :])
+    p = tl.exp2(score * units - load_rows(lse_base, row, q_len, MASKED)[None, :])
     if MASKED:
         keep = (row < q_len)[None, :]
         tree_mask_at_query0 = within(q_pos[None, :] - (k_len - q_len), q_len)
@@ -321,12 +301,12 @@ def learn_from_keys(
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
 def backward_dq(
-    q_desc, k_desc, v_desc, dout_desc, dq_ptr, lse_ptr, delta_ptr, scale, tree_mask_ptr, q_len, k_len, Hq,
-    tree_mask_stride_batch, tree_mask_stride_query0, tree_mask_stride_query1, GROUP: tl.constexpr,
-    D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    PRECISION: tl.constexpr
+    q_desc, k_desc, v_desc, out_desc, dout_desc, dq_ptr, lse_ptr, dlse_ptr, delta_ptr, scale, tree_mask_ptr,
+    q_len, k_len, Hq, tree_mask_stride_batch, tree_mask_stride_query0, tree_mask_stride_query1,
+    GROUP: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
-    """The gradient of one tile of queries of one head."""
+    """The gradient of one tile of queries of one head, and delta, what the softmax takes off every score's gradient."""
     # late rows tend to see more keys: they start first
     tile = tl.num_programs(1) - 1 - tl.program_id(1)
     b, h = tl.program_id(0) // Hq, tl.program_id(0) % Hq
@@ -341,8 +321,14 @@ def backward_dq(
 
     q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
     dout_tile = load_tile(dout_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_DV)
-    lse = log2_lse(load_rows(lse_ptr + (b.to(tl.int64) * Hq + h) * q_len, row, q_len, MASKED=True))
-    delta = load_rows(delta_ptr + (b.to(tl.int64) * Hq + h) * q_len, row, q_len, MASKED=True)
+    out_tile = load_tile(out_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_DV)
+    delta = tl.sum(out_tile.to(tl.float32) * dout_tile.to(tl.float32), 1)
+    row_base = (b.to(tl.int64) * Hq + h) * q_len
+    if dlse_ptr is not None:
+        # as if every score were taken once more: its weight is the derivative of the LSE
+        delta -= load_rows(dlse_ptr + row_base, row, q_len, MASKED=True) * LOG2E
+    tl.store(delta_ptr + row_base + row, delta, mask=row < q_len)
+    lse = load_rows(lse_ptr + row_base, row, q_len, MASKED=True)
     dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     first, full_first, full_last, last = key_tiles(q_len, k_len, BLOCK_N)
     for i in tl.range(full_last, last):

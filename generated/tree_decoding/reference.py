@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  05ee7d585627fe8c
-#   text hash     759e77de07b1caa8
+#   content hash  e4e1a952158c0da2
+#   text hash     1d7ba2652f6bd041
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  05ee7d585627fe8c
-#   text hash     920f486c22dcaa41
+#   content hash  e4e1a952158c0da2
+#   text hash     b8a3d398d6d0012b
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -63,19 +63,6 @@ class Faces:
         )
 
     @cached_property
-    def delta(self) -> Kernel:
-        """The rows' sums of out times its gradient."""
-        return Kernel(
-            "backward_preprocess",
-            (
-                *self._operands("out_desc", "dout_desc"),
-                Parameter("delta_ptr", "*fp32", "delta"),
-                *self._sizes(keys=False, scale=False),
-                *self._constants("BLOCK_M", "BLOCK_DV"),
-            ),
-        )
-
-    @cached_property
     def dkv(self) -> Kernel:
         """The gradients of a tile of keys, over the queries that see it."""
         names = (
@@ -109,14 +96,15 @@ class Faces:
 
     @cached_property
     def dq(self) -> Kernel:
-        """The gradients of a tile of queries, over the keys that it sees."""
+        """The gradients of a tile of queries, over the keys that it sees, and delta for the other kernels."""
         names = ("dq", *(s.name for s in self.by_query.sums), "q_tile", "dout_tile", "lse", "delta", "k_desc", "v_desc")
         return Kernel(
             "backward_dq",
             (
-                *self._operands("q_desc", "k_desc", "v_desc", "dout_desc"),
+                *self._operands("q_desc", "k_desc", "v_desc", "out_desc", "dout_desc"),
                 Parameter("dq_ptr", "*T", "dq"),
                 Parameter("lse_ptr", "*fp32", "lse"),
+                Parameter("dlse_ptr", "*fp32", "dlse"),
                 Parameter("delta_ptr", "*fp32", "delta"),
                 *self._sizes(),
                 *self._given(self.by_query),
@@ -228,7 +216,7 @@ class Faces:
     @property
     def kernels(self) -> tuple[Kernel, ...]:
         """All kernels of the package."""
-        found = (self.forward, self.delta, self.dkv, self.dq)
+        found = (self.forward, self.dkv, self.dq)
         return (
             ((self.bounds,) if self.bounds else ())
             + self.ranges
@@ -247,18 +235,15 @@ class Faces:
             x = name.removesuffix("_desc")
             yield Parameter(name, "tiles", x, (rows.get(x, "BLOCK_M"), columns.get(x, "BLOCK_DV")))
 
-    def _sizes(self, *, keys: bool = True, scale: bool = True) -> Iterable[Parameter]:
+    def _sizes(self, *, scale: bool = True) -> Iterable[Parameter]:
         if self.spec.packed:
             yield Parameter("cu_seqlens_q_ptr", "*i32", "cu_seqlens_q")
-            if keys:
-                yield Parameter("cu_seqlens_k_ptr", "*i32", "cu_seqlens_k")
+            yield Parameter("cu_seqlens_k_ptr", "*i32", "cu_seqlens_k")
             yield Parameter("q_total", "i32", "q.shape[0]")
-            if keys:
-                yield Parameter("k_total", "i32", "k.shape[0]")
+            yield Parameter("k_total", "i32", "k.shape[0]")
         else:
             yield Parameter("q_len", "i32", "q.shape[1]")
-            if keys:
-                yield Parameter("k_len", "i32", "k.shape[1]")
+            yield Parameter("k_len", "i32", "k.shape[1]")
         yield Parameter("Hq", "i32", "q.shape[-2]")
         if scale:
             yield Parameter("scale", "fp32", "scale")

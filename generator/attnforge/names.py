@@ -26,14 +26,14 @@ _LOCAL = frozenset(
     halves heads hi i inputs inside integer_power itertools json k_bounds k_desc k_end k_first k_last k_len
     k_offset k_pos k_start k_tile k_tiles k_total keep kept kernels key key_ranges key_states key_tiles kv_h
     kv_heads l last launch learn_from_keys learn_from_queries left length lengths lens lo load_pairs load_rows
-    load_tile load_vector log2_lse longest low lowest lse lse_dtype lses m m_new make make_inputs math mixed
-    names need numbers os others out out_dtype output outs own_b own_batches own_h own_heads p page pair pick
-    pivot place places position power ptr pytest q_bounds q_desc q_end q_first q_last q_len q_offset q_pos
-    q_start q_tile q_tiles q_total query query_ranges query_states query_tiles reference replace rescale result
-    rotate rounds_to row rows scaled scan self sequence shape shapes share shift shrink sink sizes slope slot some span
-    speeds stages stays step store_extremes store_rows stream stride stride_batch stride_head stride_row sums
-    tensors test tile tiles tl token tokens top torch total triton turned units upstream used value visible
-    waiting wanted warps weight whole_floor whole_tiles within word words
+    load_tile load_vector longest low lowest lse lse_dtype lses m m_new make make_inputs math mixed names need
+    numbers os others out out_dtype output outs own_b own_batches own_h own_heads p page pair pick pivot place
+    places position power ptr pytest q_bounds q_desc q_end q_first q_last q_len q_offset q_pos q_start q_tile
+    q_tiles q_total query query_ranges query_states query_tiles reference replace rescale result rotate
+    rounds_to row row_base rows scaled scan self sequence shape shapes share shift shrink sink sizes slope slot
+    some span speeds stages stays step store_extremes store_rows stream stride stride_batch stride_head
+    stride_row sums tensors test tile tiles tl token tokens top torch total triton turned units upstream used
+    value visible waiting wanted warps weight whole_floor whole_tiles within word words
     """.split()  # noqa: SIM905
 )
 # what modules for other libraries call theirs

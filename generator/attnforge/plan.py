@@ -59,7 +59,7 @@ class Pass:
 
     kernel: Kernel
     grid: tuple[str, ...]
-    condition: str  # whether some gradient that it makes is wanted
+    condition: str  # whether some gradient that it makes is wanted; "" if it runs in any case
     made: tuple[str, ...]  # statements that make its outputs
     partial: tuple[tuple[str, str], ...]  # sums with values of each program, and the statements' texts that make them
 
@@ -183,7 +183,7 @@ class Plan:
         places = {s: 3 + i for i, r in enumerate(self.learned) for s in r.sums}
         wanted = [*made, *dict.fromkeys(places[s] for s in view.learned)]
         lines = []
-        if len(wanted) > 1:
+        if len(wanted) > 1 or kernel is self.faces.dq:
             lines += [f"{grad} = {grad} if wanted[{i}] else {x}.new_empty({x}.shape)" for i, (grad, x) in made.items()]
         partial: list[tuple[str, str]] = []
         for s in view.learned:
@@ -203,7 +203,8 @@ class Plan:
                 axes = "q.shape[1], {0}.shape[0]" if self.spec.packed else "q.shape[0], q.shape[2], {0}.shape[1]"
                 lines.append(f"{s.name} = lse.new_{kind}({axes.format(rows)}{entries}){only}")
         lines += [f"{name} = None" for name, _ in partial]
-        condition = " or ".join(f"wanted[{i}]" for i in wanted)
+        # the first one makes delta, which the others read
+        condition = "" if kernel is self.faces.dq else " or ".join(f"wanted[{i}]" for i in wanted)
         return Pass(kernel, grid, condition, tuple(lines), tuple(partial))
 
 

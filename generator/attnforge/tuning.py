@@ -6,10 +6,12 @@ the others run, are held against what the present tiles give, and are timed.
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import functools
+import importlib
 import itertools
 import os
-import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 _OWN, _OTHER = (64, 128), (32, 64, 128)  # along the side that a program owns, and the one that it walks along
 _WARPS, _STAGES = (4, 8), (1, 2, 3, 4)
 _APART = {"bf16": 1e-2, "fp16": 2e-3, "fp32": 1e-4}  # of outputs by other tiles, beside their own size
+_search: Search  # of a process that compiles
+_target: tuple[str, Any]
 _WORTH = 0.97  # a tile that spills has to take less than this share of the best without
 
 
@@ -128,19 +132,29 @@ class Search:
 
     def compiled(self, kernels: Sequence[str]) -> Iterator[tuple[str, Trial]]:
         """Every kernel's tiles as the compiler leaves them, in the order in which they are ready to be told."""
-        emit.write([self.package], self.folder / "generated")
+        for name in ("generated", "timed"):
+            emit.write([self.package], self.folder / name)
         wanted = [
             (kernel, tile) for kernel in kernels for tile in dict.fromkeys((*self.present(kernel), *candidates(kernel)))
         ]
-        examine = functools.partial(_examined, self.spec, self.folder, self.sizes.head_dim, self.sizes.dtype, self.arch)
+        sizes = dataclasses.replace(self.sizes, batch=2, q_len=256, k_len=256)
+        begin = dataclasses.replace(self, sizes=sizes), self.arch
         # not forked: a process that has used the GPU cannot be copied
-        with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
-            yield from zip((kernel for kernel, _ in wanted), pool.map(examine, wanted), strict=True)
+        with ProcessPoolExecutor(_workers(), get_context("spawn"), _begin, begin) as pool:
+            yield from zip((kernel for kernel, _ in wanted), pool.map(_examined, wanted), strict=True)
 
     @functools.cached_property
     def runner(self) -> _Runner:
         """What runs the package on this GPU."""
         return _Runner(self)
+
+    def prepare(self, kernel: str, tile: Tile) -> None:
+        """Compiles a tile for calls, which takes longer than to time it; what goes wrong is told when it is timed."""
+        import torch
+
+        if torch.cuda.is_available():
+            with contextlib.suppress(Exception), self.runner.tile(kernel, tile):
+                self.runner.results(kernel)
 
     def timed(self, kernel: str, trials: Sequence[Trial]) -> Iterator[Trial]:
         """The trials with their times, one by one; those that give something else are out."""
@@ -148,22 +162,31 @@ class Search:
             yield self.runner.timed(kernel, trial) if not trial.why else trial
 
 
-def _examined(spec: Spec, folder: Path, head_dim: int, dtype: str, arch: str, wanted: tuple[str, Tile]) -> Trial:
-    """One tile, compiled in a process of its own."""
+def _workers() -> int:
+    """How many processes compile side by side: beyond some their start takes longer than what they do."""
+    return min(os.cpu_count() or 1, 16)
+
+
+def _begin(search: Search, arch: str) -> None:
+    """Tells a process that compiles what to compile."""
+    global _search, _target
+    _search, _target = search, (arch, compile.targets([arch])[arch])
+
+
+def _examined(wanted: tuple[str, Tile]) -> Trial:
+    """One tile, compiled in a process of its own, and there where GPUs are, left where a first launch finds it."""
     kernel, tile = wanted
-    target = compile.targets([arch])[arch]
-    cases = compile.written(_planned(spec), folder, head_dim, dtype)
+    arch, target = _target
+    cases = compile.written(_search.planned, _search.folder, _search.sizes.head_dim, _search.sizes.dtype)
     face = next(face for face in cases.planned.faces.kernels if face.name == kernel)
     try:
         made = compile.measured(cases.case(face, tile), target)
     except Exception as error:  # whatever the compiler raises
         return Trial(tile, why=f"does not compile: {type(error).__name__}")
-    return Trial(tile, made, refusal(made, arch))
-
-
-@functools.cache
-def _planned(spec: Spec) -> plan.Plan:
-    return plan.build(spec)
+    trial = Trial(tile, made, refusal(made, arch))
+    if not trial.why:
+        _search.prepare(kernel, tile)
+    return trial
 
 
 def refusal(made: Made, arch: str) -> str:
@@ -178,16 +201,19 @@ def refusal(made: Made, arch: str) -> str:
 class _Runner:
     """Runs the package with tiles put in the place of a table's row."""
 
-    def __init__(self, search: Search) -> None:
+    def __init__(self, search: Search, device: str = "cuda") -> None:
         import torch
 
         self.search = search
-        self.call = calls.make(search.planned, search.sizes, "cuda")
+        self.call = calls.make(search.planned, search.sizes, device)
         self.attention = bench.functions(search.package, search.folder / "timed").attention
-        self.launch = sys.modules[f"timed_{search.package.name}.launch"]
-        out = self.attention(*self.call.operands, **self.call.keywords)
-        self.upstream = torch.randn_like(out)
-        self.gold = {kernel: self.results(kernel) for kernel in tiles.KERNELS}
+        self.launch = importlib.import_module(f"timed_{search.package.name}.launch")
+        self.upstream = torch.randn_like(self.attention(*self.call.operands, **self.call.keywords))
+
+    @functools.cached_property
+    def gold(self) -> dict[str, list[torch.Tensor]]:
+        """What the present tiles give."""
+        return {kernel: self.results(kernel) for kernel in tiles.KERNELS}
 
     def operands(self, kernel: str) -> tuple[torch.Tensor, ...]:
         """q, k and v, of which those that the kernel makes a gradient of have one."""
@@ -195,7 +221,7 @@ class _Runner:
         return tuple(x.detach().requires_grad_(i in learns) for i, x in enumerate(self.call.operands))
 
     def function(self, kernel: str) -> Any:
-        """A call that runs the kernel, and little else."""
+        """A call that runs the kernel, and little else; the gradient of q comes with those of k and v in any case."""
         import torch
 
         operands = self.operands(kernel)
@@ -219,31 +245,38 @@ class _Runner:
             told = f"the tile {list(tile)} of {self.search.spec.name} broke the GPU's context: {error}"
             raise click.ClickException(f"{told}; nothing was written") from error
 
-    def _forget(self) -> None:
+    @contextlib.contextmanager
+    def tile(self, kernel: str, tile: Tile) -> Iterator[None]:
+        """Puts a tile in the place of those that a kernel has."""
+        table = self.launch.SINGLE if self.search.family == "single" else self.launch.HALF[self.search.family]
+        sizes, present = table[kernel], dict(table[kernel])
+        try:
+            sizes[self.search.size(kernel)] = (tuple(tile),)
+            self.forget()
+            yield
+        finally:
+            sizes.update(present)
+            self.forget()
+
+    def forget(self) -> None:
         """Makes the next call look up its tiles."""
         self.launch._fitting.clear()
         self.launch._Shapes.known.clear()
 
     def timed(self, kernel: str, trial: Trial) -> Trial:
         """The trial with its time."""
-        table = self.launch.SINGLE if self.search.family == "single" else self.launch.HALF[self.search.family]
-        sizes = table[kernel]
-        present = dict(sizes)
+        gold = self.gold[kernel]
         try:
-            function = self.function(kernel)
-            sizes[self.search.size(kernel)] = (tuple(trial.tile),)
-            self._forget()
-            found = [x.detach() for x in function()]
-            apart = max(bench.difference(x, gold) for x, gold in zip(found, self.gold[kernel], strict=True))
-            if not apart <= _APART[self.search.sizes.dtype]:
-                return Trial(trial.tile, trial.made, f"gives something else: {apart:.2g} apart")
-            return Trial(trial.tile, trial.made, "", bench._time(function))
+            with self.tile(kernel, trial.tile):
+                function = self.function(kernel)
+                found = [x.detach() for x in function()]
+                apart = max(bench.difference(x, right) for x, right in zip(found, gold, strict=True))
+                if not apart <= _APART[self.search.sizes.dtype]:
+                    return Trial(trial.tile, trial.made, f"gives something else: {apart:.2g} apart")
+                return Trial(trial.tile, trial.made, "", bench._time(function))
         except Exception as error:  # out of resources, or what else a GPU tells
             self.go_on(trial.tile)
             return Trial(trial.tile, trial.made, f"does not run: {type(error).__name__}")
-        finally:
-            sizes.update(present)
-            self._forget()
 
 
 def run(spec: Spec, package: emit.Package, sizes: Sequence[Sizes], console: Any) -> list[Row]:

@@ -240,7 +240,10 @@ def _weight(spec: Spec, view: View) -> tiles.Weight:
     """What terms load, which tells the tiles that suit them."""
     if spec.dropout or any(leaf.form in ("pair", "entry") for leaf in view.leaves):
         return "heavy"
-    return "rows" if any(leaf.form == "row" and leaf.input.dtype == "float" for leaf in view.leaves) else "plain"
+    rows = {leaf.input.dtype for leaf in view.leaves if leaf.form == "row"}
+    if "float" in rows:
+        return "rows"
+    return "marks" if rows or any(term.slope.text for term in view.terms) else "plain"
 
 
 # beyond it the sums of two positions or bounds could leave int32

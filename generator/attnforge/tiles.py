@@ -64,8 +64,8 @@ def family(arch: str) -> str:
     return "sm_90" if arch.startswith("sm_") and major in ("9", "10") else "sm_80"
 
 
-Weight = Literal["plain", "heavy", "rows"]
-"""What terms load beside q, k and v: nothing that counts, a lot, or floats for each key alone."""
+Weight = Literal["plain", "marks", "heavy", "rows"]
+"""What terms load or keep beside q, k and v: nothing that counts, little, a lot, or floats for each key alone."""
 
 
 @functools.cache
@@ -78,7 +78,8 @@ def tables(weight: Weight) -> Tables:
 
 
 def _table(given: dict[str, Any], weight: Weight) -> Table:
-    layers = {"plain": ("plain",), "heavy": ("plain", "heavy"), "rows": ("plain", "heavy", "rows")}[weight]
+    chain = ("plain", "marks", "heavy", "rows")
+    layers = chain[: chain.index(weight) + 1]
     found: Table = {}
     for kernel in given["plain"]:
         lists = [given.get(layer, {}).get(kernel, {}) for layer in layers]

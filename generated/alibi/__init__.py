@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f26ad2d3ba8a1c7b
-#   text hash     2415e2822768951f
+#   content hash  43eb53bdd7bc3e8c
+#   text hash     9bdd40d835607611
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

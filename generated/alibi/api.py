@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f26ad2d3ba8a1c7b
-#   text hash     55592a8385a64438
+#   content hash  43eb53bdd7bc3e8c
+#   text hash     955213cbb2936303
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -34,7 +34,8 @@ def attention(
     scale: factor of q·k, 1 / sqrt(D) if None
     return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq)
     """
-    q, k, v = _cast(q), _cast(k), _cast(v)
+    if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
+        q, k, v = _cast(q), _cast(k), _cast(v)
     _check_operands(q, k, v)
     Hq = q.shape[-2]
     heads, device, dtype = q.shape[-2], q.device, torch.float32

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f26ad2d3ba8a1c7b
-#   text hash     81aaf9b8c92adb35
+#   content hash  43eb53bdd7bc3e8c
+#   text hash     60208e6e6a4892e7
 #   render with   attnforge render specs/alibi.yaml
 """The kernels: Causal attention with linear biases, one slope a head.
 

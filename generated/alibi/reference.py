@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f26ad2d3ba8a1c7b
-#   text hash     5ed9ab46a67ba575
+#   content hash  43eb53bdd7bc3e8c
+#   text hash     f9c14b6f2154c490
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

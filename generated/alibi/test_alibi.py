@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f26ad2d3ba8a1c7b
-#   text hash     d68d60856c3eb112
+#   content hash  43eb53bdd7bc3e8c
+#   text hash     1ddc73bac9fdc34b
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b0405144fb125cd1
-#   text hash     37136fb7ddc90efc
+#   content hash  aa4a01d24cefab09
+#   text hash     c6953f30f42cec70
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b0405144fb125cd1
-#   text hash     b545e4fb7b51caca
+#   content hash  aa4a01d24cefab09
+#   text hash     0db9aae8704fa6d6
 #   render with   attnforge render specs/bigbird.yaml
 """The kernels: A window of three blocks, two global blocks, and random blocks that a mask gives.
 

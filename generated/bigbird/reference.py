@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b0405144fb125cd1
-#   text hash     f247295b10a5a564
+#   content hash  aa4a01d24cefab09
+#   text hash     d845a8f001fdfae0
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b0405144fb125cd1
-#   text hash     50b723a45decf9f3
+#   content hash  aa4a01d24cefab09
+#   text hash     aee7038468a5039b
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ec88195bc1e457cd
-#   text hash     f2aa557e309ecfc9
+#   content hash  46a9e2d7150ed26e
+#   text hash     623a779f95f41dee
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

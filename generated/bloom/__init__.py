@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  70f5c9d55bbd6fa4
-#   text hash     fd29a528ebac35e5
+#   content hash  9a5635fd5afd0252
+#   text hash     78378fd8f0615603
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

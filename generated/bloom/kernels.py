@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  70f5c9d55bbd6fa4
-#   text hash     a436f5eba16f4fbc
+#   content hash  9a5635fd5afd0252
+#   text hash     56784eb597f08767
 #   render with   attnforge render specs/bloom.yaml
 """The kernels: Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  70f5c9d55bbd6fa4
-#   text hash     f8fa2ff63f224c93
+#   content hash  9a5635fd5afd0252
+#   text hash     11a161ed123435c6
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  70f5c9d55bbd6fa4
-#   text hash     b3b2e914ff1b2ab1
+#   content hash  9a5635fd5afd0252
+#   text hash     cd550f5c2bef014c
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

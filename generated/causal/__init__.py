@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  eff9d4220e2c358a
-#   text hash     0914f9f1c884503a
+#   content hash  fde943e51bf5cfed
+#   text hash     a6f49f1d8a8cb89c
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  eff9d4220e2c358a
-#   text hash     1ec76068ec1f73a7
+#   content hash  fde943e51bf5cfed
+#   text hash     80bd32bb048282b4
 #   render with   attnforge render specs/causal.yaml
 """The kernels: Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  eff9d4220e2c358a
-#   text hash     65dfafbe1330c495
+#   content hash  fde943e51bf5cfed
+#   text hash     597a72bffed7862e
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  eff9d4220e2c358a
-#   text hash     886abd8520635e58
+#   content hash  fde943e51bf5cfed
+#   text hash     b26b0527fc713b58
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

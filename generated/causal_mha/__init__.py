@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7b26e4a5048c5ff1
-#   text hash     b44620f2957e813a
+#   content hash  8c14dae53de5d34a
+#   text hash     1856504511a804a8
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

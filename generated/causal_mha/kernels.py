@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7b26e4a5048c5ff1
-#   text hash     8628869b6f6c4584
+#   content hash  8c14dae53de5d34a
+#   text hash     fffd35133e3075b5
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernels: Causal attention with as many key heads as query heads.
 

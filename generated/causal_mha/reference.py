@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7b26e4a5048c5ff1
-#   text hash     038ca826df54f6f1
+#   content hash  8c14dae53de5d34a
+#   text hash     88fba63eacfb33ae
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

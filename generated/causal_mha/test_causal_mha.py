@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7b26e4a5048c5ff1
-#   text hash     9819810a23fd9da9
+#   content hash  8c14dae53de5d34a
+#   text hash     8f48962a9ac87f7e
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  67d5f895f200dd11
-#   text hash     386034d20ae1c182
+#   content hash  bb5b07fc2893835d
+#   text hash     bf42a63ede018014
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  67d5f895f200dd11
-#   text hash     d04b3f53ddf4e3f4
+#   content hash  bb5b07fc2893835d
+#   text hash     4f46194f42a79502
 #   render with   attnforge render specs/cross.yaml
 """The kernels: Attention from a decoder to all of an encoder's outputs.
 

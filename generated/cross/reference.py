@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  67d5f895f200dd11
-#   text hash     c22e11d8e615e40f
+#   content hash  bb5b07fc2893835d
+#   text hash     c981b37bea0d550e
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  67d5f895f200dd11
-#   text hash     650abf59ee32ec12
+#   content hash  bb5b07fc2893835d
+#   text hash     4373cad89b4c8aab
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

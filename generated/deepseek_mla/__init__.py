@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6252fb1d8c6620c5
-#   text hash     31e1fae57231041e
+#   content hash  ac21dcc3362b412e
+#   text hash     a9b72864d6a13826
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6252fb1d8c6620c5
-#   text hash     0c2dd1f3fe217477
+#   content hash  ac21dcc3362b412e
+#   text hash     cef6c2d451f9f93f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernels: Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6252fb1d8c6620c5
-#   text hash     97bfde4dd6cb22c2
+#   content hash  ac21dcc3362b412e
+#   text hash     9e501221a9c45a49
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

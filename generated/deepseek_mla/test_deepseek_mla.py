@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6252fb1d8c6620c5
-#   text hash     39d5e61526f6c47b
+#   content hash  ac21dcc3362b412e
+#   text hash     7f5940c9a1ec86e4
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

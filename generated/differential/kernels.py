@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  8ba8337d8c6f7737
-#   text hash     0f59cba996689d1b
+#   content hash  539ff247f0fb2a79
+#   text hash     1642693a6cfacda5
 #   render with   attnforge render specs/differential.yaml
 """The kernels: One of the two maps of differential attention, called once for each and subtracted.
 

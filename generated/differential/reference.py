@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  8ba8337d8c6f7737
-#   text hash     a20d8a040200218f
+#   content hash  539ff247f0fb2a79
+#   text hash     a45309ef7356da3b
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  8ba8337d8c6f7737
-#   text hash     6c5a0938925fe646
+#   content hash  539ff247f0fb2a79
+#   text hash     657fb4642f4c1f7d
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

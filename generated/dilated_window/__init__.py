@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  db5ec5677c990cc6
-#   text hash     c665ffcd71b00854
+#   content hash  cc3681eb46c44abb
+#   text hash     576312c537c5d49e
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

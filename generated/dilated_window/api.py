@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  db5ec5677c990cc6
-#   text hash     f895578655d0cce7
+#   content hash  cc3681eb46c44abb
+#   text hash     e59ab84be19cf637
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -32,7 +32,8 @@ def attention(
     scale: factor of q·k, 1 / sqrt(D) if None
     return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq)
     """
-    q, k, v = _cast(q), _cast(k), _cast(v)
+    if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
+        q, k, v = _cast(q), _cast(k), _cast(v)
     _check_operands(q, k, v)
     if scale is None:
         scale = 1 / math.sqrt(q.shape[-1])

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  db5ec5677c990cc6
-#   text hash     e4bb309901e2cf82
+#   content hash  cc3681eb46c44abb
+#   text hash     2884dcc34f6c7062
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernels: Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  db5ec5677c990cc6
-#   text hash     e483e4664bb3ad7c
+#   content hash  cc3681eb46c44abb
+#   text hash     4a582d2a8ea5b6b0
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

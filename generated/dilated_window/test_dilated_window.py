@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  db5ec5677c990cc6
-#   text hash     d490c09a7f75062e
+#   content hash  cc3681eb46c44abb
+#   text hash     e08c39cb25ffaebe
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

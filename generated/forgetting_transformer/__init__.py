@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  07e9c9e1b914c23c
-#   text hash     bfa6e2d3ac362a6f
+#   content hash  80753005cef71984
+#   text hash     df30f960f2bca00e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  07e9c9e1b914c23c
-#   text hash     a106440a87b4320c
+#   content hash  80753005cef71984
+#   text hash     560637e628fe2086
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The kernels: Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  07e9c9e1b914c23c
-#   text hash     99edecc37c2039a0
+#   content hash  80753005cef71984
+#   text hash     28d75b0414bbec19
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b0f3d6f7bfd221a1
-#   text hash     a111565b3b988a69
+#   content hash  9abc68b2f3f2381b
+#   text hash     195111667832648d
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

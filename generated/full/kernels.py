@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b0f3d6f7bfd221a1
-#   text hash     a737c96b592dac31
+#   content hash  9abc68b2f3f2381b
+#   text hash     e3a0e635f22fc455
 #   render with   attnforge render specs/full.yaml
 """The kernels: Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b0f3d6f7bfd221a1
-#   text hash     49966a255d81b8cf
+#   content hash  9abc68b2f3f2381b
+#   text hash     64276e2166b5f062
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

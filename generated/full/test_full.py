@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b0f3d6f7bfd221a1
-#   text hash     57eb8e4b194bd5a3
+#   content hash  9abc68b2f3f2381b
+#   text hash     f28b11ff05a50ba2
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  dcf8583d21572e63
-#   text hash     1680bc74731750e2
+#   content hash  257ed611276b0fcb
+#   text hash     f88ded7035c720e9
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

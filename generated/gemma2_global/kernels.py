@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  dcf8583d21572e63
-#   text hash     e678068d1fbdbb59
+#   content hash  257ed611276b0fcb
+#   text hash     99690b3b7a0c8458
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernels: The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  dcf8583d21572e63
-#   text hash     9c64ca48cf4073c3
+#   content hash  257ed611276b0fcb
+#   text hash     a6150e41397abcd0
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  dcf8583d21572e63
-#   text hash     bc36c1ac22ea4c26
+#   content hash  257ed611276b0fcb
+#   text hash     de40b40eb8c66bb4
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  cfa21315f055e5e0
-#   text hash     8adf1228e6fbebc1
+#   content hash  9a01e5626ac21a5c
+#   text hash     e2f83d795db81021
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

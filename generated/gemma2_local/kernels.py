@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  cfa21315f055e5e0
-#   text hash     b8f828f0421e361e
+#   content hash  9a01e5626ac21a5c
+#   text hash     bb06e56e3a343673
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernels: The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  cfa21315f055e5e0
-#   text hash     f5e355bda6357eb4
+#   content hash  9a01e5626ac21a5c
+#   text hash     ab8b11b01f101cd6
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  cfa21315f055e5e0
-#   text hash     08362433ecdfdddb
+#   content hash  9a01e5626ac21a5c
+#   text hash     c381fd7bd3fdc281
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  9c433c5778c7145d
-#   text hash     8eda840c97190a44
+#   content hash  dff29334f0f8a5d1
+#   text hash     0935340ff47fd1b2
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

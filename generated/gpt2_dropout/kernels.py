@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  9c433c5778c7145d
-#   text hash     1a0e1d26d6ad7cd7
+#   content hash  dff29334f0f8a5d1
+#   text hash     6b69bcfe152cff6f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernels: Causal attention with dropout of the weights, for training.
 

@@ -1,12 +1,11 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  9c433c5778c7145d
-#   text hash     f082124c48f03695
+#   content hash  dff29334f0f8a5d1
+#   text hash     1f750430cdf3502f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
-import contextlib
 import functools
 
 import torch
@@ -98,43 +97,46 @@ class _Operator:
     """
 
     def __init__(self, function):
-        function = _on_the_device_of_its_tensors(function)
+        self.function = function = _on_the_device_of_its_tensors(function)
         name = f"attnforge::{__name__.replace('.', '_')}{function.__name__}"
         self.traced = torch.library.custom_op(name, function, mutates_args=())
         self.register_fake = self.traced.register_fake
-        self.direct, self.differentiable = function, False
+        self.derived = None
 
     def register_autograd(self, backward, setup_context):
         self.traced.register_autograd(backward, setup_context=setup_context)
-        function = self.direct
 
         def forward(ctx, *args):
-            output = function(*args)
+            output = self.function(*args)
             setup_context(ctx, args, output)
             return output
 
         parts = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-        self.direct = type(function.__name__, (torch.autograd.Function,), parts).apply
-        self.differentiable = True
+        self.derived = type(self.function.__name__, (torch.autograd.Function,), parts).apply
 
     def __call__(self, *args):
-        return self.traced(*args) if self._watched(args) else self.direct(*args)
+        if _watched(args):
+            return self.traced(*args)
+        if not torch.is_grad_enabled():
+            return self.function(*args)
+        # of a second derivative the operator tells that there is none
+        return (self.derived or self.traced)(*args)
 
-    def _watched(self, args):
-        """Whether somebody looks on: a compiler, a mode, a transform, a tensor of a class of its own."""
-        if torch.compiler.is_compiling() or is_in_torch_dispatch_mode() or torch._C._are_functorch_transforms_active():
-            return True
-        # a second derivative, of which the operator tells that there is none
-        if torch.is_grad_enabled() and not self.differentiable:
-            return True
-        return any(isinstance(x, torch.Tensor) and type(x) not in _PLAIN for x in args)
+
+def _watched(args):
+    """Whether somebody looks on: a compiler, a mode, a transform, a tensor of a class of its own."""
+    if torch.compiler.is_compiling() or is_in_torch_dispatch_mode() or torch._C._are_functorch_transforms_active():
+        return True
+    return any(isinstance(x, torch.Tensor) and type(x) not in _PLAIN for x in args)
 
 
 def _on_the_device_of_its_tensors(function):
     @functools.wraps(function)
     def run(*args):
-        x = args[0]
-        with torch.cuda.device(x.device) if x.is_cuda else contextlib.nullcontext():
+        device = args[0].device
+        if device.type == "cpu" or device.index == torch.cuda.current_device():
+            return function(*args)
+        with torch.cuda.device(device):
             return function(*args)
 
     return run

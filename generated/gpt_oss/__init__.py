@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d294d65ba6fb5685
-#   text hash     299c3b6e310450d2
+#   content hash  4fc0416100582ab2
+#   text hash     47a80ede958f482b
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

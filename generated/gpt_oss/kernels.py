@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d294d65ba6fb5685
-#   text hash     795384608d46cf5b
+#   content hash  4fc0416100582ab2
+#   text hash     f470a240d31d2f75
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernels: The full layers of gpt-oss, with a learned sink for each head.
 

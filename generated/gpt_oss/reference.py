@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d294d65ba6fb5685
-#   text hash     547b0bc11df2626f
+#   content hash  4fc0416100582ab2
+#   text hash     c33ed726b85e8610
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  5848b01ed3f6186b
-#   text hash     1aabb72fa02fc188
+#   content hash  af4e5c87ad14290b
+#   text hash     3166ac0498035da9
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernels: The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

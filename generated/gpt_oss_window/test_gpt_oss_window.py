@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  5848b01ed3f6186b
-#   text hash     77ea4daac3911e36
+#   content hash  af4e5c87ad14290b
+#   text hash     fda48fcc859f84db
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

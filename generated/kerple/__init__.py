@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0341dbd0eb2806c6
-#   text hash     d411a4e7e0ef6f3a
+#   content hash  7e1ac14ccb0c38b7
+#   text hash     499a599cd9ac7506
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0341dbd0eb2806c6
-#   text hash     57fe39f09b7bcc7f
+#   content hash  7e1ac14ccb0c38b7
+#   text hash     b72a06aa40e3a4f1
 #   render with   attnforge render specs/kerple.yaml
 """The kernels: Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0341dbd0eb2806c6
-#   text hash     160f879053bd3b6c
+#   content hash  7e1ac14ccb0c38b7
+#   text hash     56503df6ae191646
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0341dbd0eb2806c6
-#   text hash     f0105f17d099bc92
+#   content hash  7e1ac14ccb0c38b7
+#   text hash     900b42d01362a99a
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

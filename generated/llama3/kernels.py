@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  fadaca9a7f4d6e6c
-#   text hash     38b10a363bbae608
+#   content hash  d618e0ec475fe6c9
+#   text hash     89390259557b6f34
 #   render with   attnforge render specs/llama3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

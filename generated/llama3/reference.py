@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  fadaca9a7f4d6e6c
-#   text hash     df10006ecf54118f
+#   content hash  d618e0ec475fe6c9
+#   text hash     1ad67c5db63e5f3d
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  fadaca9a7f4d6e6c
-#   text hash     fd2b7263dd71758f
+#   content hash  d618e0ec475fe6c9
+#   text hash     88efad6795bba6e8
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4c5f656d257fd78e
-#   text hash     763e6ea91753b3be
+#   content hash  ac75b37f2e47d100
+#   text hash     e77cfd91c792ab4d
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9ab5f666e26d295f
-#   text hash     dbd54cdff542f556
+#   content hash  93be449f22d84724
+#   text hash     6d1aa229a30b7e11
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernels: Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

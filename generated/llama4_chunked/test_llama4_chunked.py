@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9ab5f666e26d295f
-#   text hash     8ad24606a445a25c
+#   content hash  93be449f22d84724
+#   text hash     49ed8b7bfe5022b1
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

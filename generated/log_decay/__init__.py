@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d38734048ae0c280
-#   text hash     c392416e425ae8dc
+#   content hash  905a07cda44bef29
+#   text hash     8868ee89652e1b18
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d38734048ae0c280
-#   text hash     abbe84c0f51346fc
+#   content hash  905a07cda44bef29
+#   text hash     52d35d7ce03dd50f
 #   render with   attnforge render specs/log_decay.yaml
 """The kernels: Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d38734048ae0c280
-#   text hash     0acc1b65acab0b29
+#   content hash  905a07cda44bef29
+#   text hash     9908916e842b345c
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

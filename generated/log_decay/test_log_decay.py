@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d38734048ae0c280
-#   text hash     e2ca311d0c2f1292
+#   content hash  905a07cda44bef29
+#   text hash     d002bfa49365a7ea
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  71984aed360e6f6a
-#   text hash     d5087b552131878b
+#   content hash  484de6fee8e90901
+#   text hash     63a14746d68ba91d
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  71984aed360e6f6a
-#   text hash     1f785574da45d13c
+#   content hash  484de6fee8e90901
+#   text hash     ee2a2447f70a7138
 #   render with   attnforge render specs/longformer.yaml
 """The kernels: A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  71984aed360e6f6a
-#   text hash     4e886af318433d8d
+#   content hash  484de6fee8e90901
+#   text hash     c974530cb7d0c5e0
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  71984aed360e6f6a
-#   text hash     da532c837341352e
+#   content hash  484de6fee8e90901
+#   text hash     ad2059691c9a67bc
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

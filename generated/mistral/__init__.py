@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e8208c40a24be135
-#   text hash     7ef6b470579dd01d
+#   content hash  efafa43be192141e
+#   text hash     f5a0a9bd2b12b6ed
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e8208c40a24be135
-#   text hash     b610984308a2ff2c
+#   content hash  efafa43be192141e
+#   text hash     f568b062856aea41
 #   render with   attnforge render specs/mistral.yaml
 """The kernels: Causal attention to the 4096 most recent keys with rotary embedding.
 

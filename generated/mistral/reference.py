@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e8208c40a24be135
-#   text hash     7191d12b36cbe7dc
+#   content hash  efafa43be192141e
+#   text hash     4afc989fb4062a87
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

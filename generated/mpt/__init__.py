@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c07cfaf6eba2c489
-#   text hash     1d41d33a10186a36
+#   content hash  ceeb869400f31455
+#   text hash     3491f3d99eafb7dc
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

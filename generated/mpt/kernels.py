@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c07cfaf6eba2c489
-#   text hash     672492b56bbda860
+#   content hash  ceeb869400f31455
+#   text hash     cc20d6c0b5be95eb
 #   render with   attnforge render specs/mpt.yaml
 """The kernels: Attention with a prefix and linear biases.
 

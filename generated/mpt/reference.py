@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c07cfaf6eba2c489
-#   text hash     1438e9c625a685ae
+#   content hash  ceeb869400f31455
+#   text hash     48362209dd16097b
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c07cfaf6eba2c489
-#   text hash     214b8cdc9f2f40e4
+#   content hash  ceeb869400f31455
+#   text hash     05449e86ec18fd2b
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

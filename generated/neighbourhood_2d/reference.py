@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a55350bfa849c7a7
-#   text hash     bb411ccd8d8c2c35
+#   content hash  3d989ef9cc3d1722
+#   text hash     e2ab06f59f0c2f07
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

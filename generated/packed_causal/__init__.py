@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b382c6716adeb360
-#   text hash     b5dc0c8a994c0dd4
+#   content hash  720a1155dea3ac99
+#   text hash     a7073417f5b1bcca
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b382c6716adeb360
-#   text hash     d7ac182a5e3f5187
+#   content hash  720a1155dea3ac99
+#   text hash     4ac9c5b0de2b9e45
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernels: Causal attention for sequences packed into one tensor.
 

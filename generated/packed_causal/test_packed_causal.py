@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b382c6716adeb360
-#   text hash     77f78253de952fbe
+#   content hash  720a1155dea3ac99
+#   text hash     63c12b9571cdba65
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

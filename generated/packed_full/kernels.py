@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2ffef7d628c29911
-#   text hash     8e1aceb20d012204
+#   content hash  18e1c21061075ac9
+#   text hash     77169bf22a8087a7
 #   render with   attnforge render specs/packed_full.yaml
 """The kernels: Softmax attention without a mask, for sequences packed into one tensor.
 

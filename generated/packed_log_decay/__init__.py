@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b62a1bae79f0a012
-#   text hash     8fd139a0efc4e1ac
+#   content hash  c138b52c37141e24
+#   text hash     152ab35f52802cd6
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

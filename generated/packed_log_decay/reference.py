@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b62a1bae79f0a012
-#   text hash     1769ed59025f065d
+#   content hash  c138b52c37141e24
+#   text hash     c1256d606e884a87
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b62a1bae79f0a012
-#   text hash     efd92643df89c808
+#   content hash  c138b52c37141e24
+#   text hash     bd14cfd3be1ecbad
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

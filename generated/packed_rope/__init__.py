@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  bc240c932f1c2f21
-#   text hash     577d3b5f4c51ff0a
+#   content hash  912fa2e176986d20
+#   text hash     7185d64cc212d6fe
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

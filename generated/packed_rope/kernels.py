@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  bc240c932f1c2f21
-#   text hash     ce5ca3a15110bd16
+#   content hash  912fa2e176986d20
+#   text hash     79a36ab49ca69714
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernels: Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  bc240c932f1c2f21
-#   text hash     cf10e6e270f89d26
+#   content hash  912fa2e176986d20
+#   text hash     ea31cd3a3d93b36c
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  627006df185c55ef
-#   text hash     2c42a5a3824fd7a4
+#   content hash  d8029a314915241a
+#   text hash     5412c8ec15a20bc8
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

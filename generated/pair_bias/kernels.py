@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  627006df185c55ef
-#   text hash     ddc186dd873fd04e
+#   content hash  d8029a314915241a
+#   text hash     3eb2c0adc22f77b5
 #   render with   attnforge render specs/pair_bias.yaml
 """The kernels: Attention with a learned bias for each pair of positions.
 

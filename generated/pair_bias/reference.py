@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  627006df185c55ef
-#   text hash     2a8297660cac8760
+#   content hash  d8029a314915241a
+#   text hash     159feee9fb11dbac
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  627006df185c55ef
-#   text hash     58682dd599e00bbf
+#   content hash  d8029a314915241a
+#   text hash     cca2cb2d916972d2
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a8dd0e9debc4411e
-#   text hash     37baf715737c92d6
+#   content hash  35a171e619f5cd2a
+#   text hash     33a8f031c20943ef
 #   render with   attnforge render specs/paligemma.yaml
 """The kernels: An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a8dd0e9debc4411e
-#   text hash     ea2f5aec4783612e
+#   content hash  35a171e619f5cd2a
+#   text hash     f1254e3a73aca75e
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a8dd0e9debc4411e
-#   text hash     003b7af0b95f9ea6
+#   content hash  35a171e619f5cd2a
+#   text hash     fda4b0ccda4d76f6
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

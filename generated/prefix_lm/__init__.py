@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  507f6fff3b16cdf2
-#   text hash     eb70c6487c5beb92
+#   content hash  dd66cacd35768531
+#   text hash     3d0d31e9715cef5d
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  507f6fff3b16cdf2
-#   text hash     7aa096bc5ca78894
+#   content hash  dd66cacd35768531
+#   text hash     377df4e8bb9071ee
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernels: Causal attention with a prefix, of each sequence's own length, that every query sees.
 

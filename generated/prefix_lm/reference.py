@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  507f6fff3b16cdf2
-#   text hash     cd997dc993c6afbd
+#   content hash  dd66cacd35768531
+#   text hash     fca110523ff5318c
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

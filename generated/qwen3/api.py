@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  fd30959ff1f86d56
-#   text hash     65d23655a10fa215
+#   content hash  7fd02d3ded09af2a
+#   text hash     3d21db7ff73fa62e
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -39,7 +39,8 @@ def attention(
     scale: factor of q·k, 1 / sqrt(D) if None
     return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq)
     """
-    q, k, v = _cast(q), _cast(k), _cast(v)
+    if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
+        q, k, v = _cast(q), _cast(k), _cast(v)
     _check_operands(q, k, v)
     B = q.shape[0]
     Tq = q.shape[1]

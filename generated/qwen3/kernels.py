@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  fd30959ff1f86d56
-#   text hash     b8e2d46d9c27382d
+#   content hash  7fd02d3ded09af2a
+#   text hash     424904d16d2ea256
 #   render with   attnforge render specs/qwen3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

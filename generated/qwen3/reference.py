@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  fd30959ff1f86d56
-#   text hash     6af9f5db64e4f63d
+#   content hash  7fd02d3ded09af2a
+#   text hash     8d501de47c16682a
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

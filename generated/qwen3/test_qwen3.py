@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  fd30959ff1f86d56
-#   text hash     4cb6ad75bd8692c4
+#   content hash  7fd02d3ded09af2a
+#   text hash     02f264544b5e6595
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

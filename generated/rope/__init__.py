@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5c86f9c11f25b044
-#   text hash     218fad43744d2117
+#   content hash  24a68ac6e94ddc2a
+#   text hash     3ddf277fd449dd2a
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

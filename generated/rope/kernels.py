@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5c86f9c11f25b044
-#   text hash     e5a3a14fe2131d2c
+#   content hash  24a68ac6e94ddc2a
+#   text hash     e04f0767c369b420
 #   render with   attnforge render specs/rope.yaml
 """The kernels: Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5c86f9c11f25b044
-#   text hash     7f7369b7bd55c0fd
+#   content hash  24a68ac6e94ddc2a
+#   text hash     c4e5243abe01fe27
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5c86f9c11f25b044
-#   text hash     6cd6d04936a794cd
+#   content hash  24a68ac6e94ddc2a
+#   text hash     073fccb324ccda3e
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  986d8054f7a6ea02
-#   text hash     fb25c423cd16990f
+#   content hash  c01a447debbcad30
+#   text hash     fdacba0185913b61
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

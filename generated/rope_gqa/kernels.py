@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  986d8054f7a6ea02
-#   text hash     696997aeaf43d5e8
+#   content hash  c01a447debbcad30
+#   text hash     58a602347dd64d57
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads.
 

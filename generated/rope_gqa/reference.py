@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  986d8054f7a6ea02
-#   text hash     5542f5d8cc5afec9
+#   content hash  c01a447debbcad30
+#   text hash     15cc2b3c63e064cb
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  986d8054f7a6ea02
-#   text hash     278a5b81beb2da43
+#   content hash  c01a447debbcad30
+#   text hash     c6cd009cf09fc9e4
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  00a0f93dca803a32
-#   text hash     e25597b08c26ac45
+#   content hash  a7a2e7d23df9a2c7
+#   text hash     dd083b0aafff6e14
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  00a0f93dca803a32
-#   text hash     6b5320ac11525495
+#   content hash  a7a2e7d23df9a2c7
+#   text hash     6590072b86cc2195
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -39,7 +39,8 @@ def attention(
     scale: factor of q·k, 1 / sqrt(D) if None
     return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq)
     """
-    q, k, v = _cast(q), _cast(k), _cast(v)
+    if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
+        q, k, v = _cast(q), _cast(k), _cast(v)
     _check_operands(q, k, v)
     B = q.shape[0]
     Tq = q.shape[1]

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  00a0f93dca803a32
-#   text hash     d2ac22110147268e
+#   content hash  a7a2e7d23df9a2c7
+#   text hash     958b29331acbc77b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

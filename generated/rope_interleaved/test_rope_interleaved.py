@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  00a0f93dca803a32
-#   text hash     ebb1a438b283786d
+#   content hash  a7a2e7d23df9a2c7
+#   text hash     84f6c2b563c4a53f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  8a9b57a8f20d60d4
-#   text hash     4d7afed398e97245
+#   content hash  6885e57405a0a46a
+#   text hash     137ad179c70830bf
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  8a9b57a8f20d60d4
-#   text hash     4a4cf0726dbaf3e2
+#   content hash  6885e57405a0a46a
+#   text hash     1c7d73a99b089596
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernels: Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  8a9b57a8f20d60d4
-#   text hash     c01faa973f358668
+#   content hash  6885e57405a0a46a
+#   text hash     f1fbd5e76683cbed
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

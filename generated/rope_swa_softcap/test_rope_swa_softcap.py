@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  8a9b57a8f20d60d4
-#   text hash     8ed253986378160e
+#   content hash  6885e57405a0a46a
+#   text hash     9feaf69cd125fc4e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  74badc6babb67894
-#   text hash     d405a203ddab75d8
+#   content hash  6bc1c1ccef820885
+#   text hash     efe76541aa6d6e5e
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

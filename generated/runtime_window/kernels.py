@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  74badc6babb67894
-#   text hash     7c83d620acc53199
+#   content hash  6bc1c1ccef820885
+#   text hash     17671658a1d8d886
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernels: Causal attention to the most recent keys, as many as each call says.
 

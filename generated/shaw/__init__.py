@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d9bfa82b7f46fe0f
-#   text hash     9ab97bc5ca609227
+#   content hash  c301a21225d1bda5
+#   text hash     d70b2bf4f5180414
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own.
 

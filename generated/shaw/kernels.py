@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d9bfa82b7f46fe0f
-#   text hash     34fc99d1f2c4ae0b
+#   content hash  c301a21225d1bda5
+#   text hash     db9ae704bcbb665c
 #   render with   attnforge render specs/shaw.yaml
 """The kernels: Attention in which each query gives each distance up to 16 a score of its own.
 

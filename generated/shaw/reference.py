@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d9bfa82b7f46fe0f
-#   text hash     856a0ae65d9c896e
+#   content hash  c301a21225d1bda5
+#   text hash     213096383a9748ed
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

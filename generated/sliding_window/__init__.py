@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3367d7e3c17a4b10
-#   text hash     8dc555627b4c975f
+#   content hash  b6882ee2f8f6632d
+#   text hash     f27dc933fb796295
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3367d7e3c17a4b10
-#   text hash     af1c83ec7dab84b5
+#   content hash  b6882ee2f8f6632d
+#   text hash     b0d739ce27f1c058
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernels: Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3367d7e3c17a4b10
-#   text hash     bbc57c56db966a7f
+#   content hash  b6882ee2f8f6632d
+#   text hash     0bf7b489a7341603
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

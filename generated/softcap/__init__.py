@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c0c7cf6dd5732e10
-#   text hash     454b5faf10dc7b47
+#   content hash  7b439e9f9d60aa7c
+#   text hash     863ba12f4de9259a
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c0c7cf6dd5732e10
-#   text hash     c6c988e94f376830
+#   content hash  7b439e9f9d60aa7c
+#   text hash     7b486300ca9ed735
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c0c7cf6dd5732e10
-#   text hash     4c9645f8441e1330
+#   content hash  7b439e9f9d60aa7c
+#   text hash     1db60fbce683e3ce
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

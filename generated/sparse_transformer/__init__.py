@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  40c6691ced2f05e5
-#   text hash     6fe98eee4c31d377
+#   content hash  5b5d6b279ad0f54e
+#   text hash     2b71eca2171e0e78
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

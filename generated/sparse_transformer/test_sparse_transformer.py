@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  40c6691ced2f05e5
-#   text hash     67dc0ebe93809bb0
+#   content hash  5b5d6b279ad0f54e
+#   text hash     b75e13c10c61164a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

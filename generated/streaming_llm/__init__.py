@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  322f897d37c83d33
-#   text hash     dcd7f737f32bec2d
+#   content hash  0c6efdac6373add2
+#   text hash     696517fcc2e88c7a
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  322f897d37c83d33
-#   text hash     e3606ce6f81f5c01
+#   content hash  0c6efdac6373add2
+#   text hash     f5044e98c144306e
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernels: Causal attention to the 1024 most recent keys and to the first four.
 

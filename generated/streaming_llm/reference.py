@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  322f897d37c83d33
-#   text hash     6b17243999bd359d
+#   content hash  0c6efdac6373add2
+#   text hash     4da4225f21ebb75f
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0d39eac35f268467
-#   text hash     2ea18b3d919b4d03
+#   content hash  4b924f432bf1b5e9
+#   text hash     f847688502012664
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

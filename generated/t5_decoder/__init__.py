@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  44e93c992dd1a587
-#   text hash     3fbb77dc5ca1f718
+#   content hash  bfdb96c0f5ca6220
+#   text hash     9494172c0361628f
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  44e93c992dd1a587
-#   text hash     ee8630b8f8b8f1e3
+#   content hash  bfdb96c0f5ca6220
+#   text hash     bd38734ab4559394
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

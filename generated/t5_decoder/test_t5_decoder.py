@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  44e93c992dd1a587
-#   text hash     1bc997e17564439a
+#   content hash  bfdb96c0f5ca6220
+#   text hash     f5242892f54b7bae
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e34ffd33201eac28
-#   text hash     f3bfa94e82339f50
+#   content hash  28ee93b722d21add
+#   text hash     f85699f95d6b7b50
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

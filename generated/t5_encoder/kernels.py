@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e34ffd33201eac28
-#   text hash     f15ab4b01ce1fe87
+#   content hash  28ee93b722d21add
+#   text hash     870321e0c2e7bb92
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernels: Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e34ffd33201eac28
-#   text hash     5888fc87bbc2598f
+#   content hash  28ee93b722d21add
+#   text hash     324e1315bcdb1dae
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a17028be650dabec
-#   text hash     5902be6e8d108d92
+#   content hash  a233a620c31e2240
+#   text hash     88247acebf50f766
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a17028be650dabec
-#   text hash     b412439d2d14df56
+#   content hash  a233a620c31e2240
+#   text hash     2141dae893d24424
 #   render with   attnforge render specs/transfusion.yaml
 """The kernels: Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a17028be650dabec
-#   text hash     0cfa32fb390cccb7
+#   content hash  a233a620c31e2240
+#   text hash     b4e095392589ae08
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

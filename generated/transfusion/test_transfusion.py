@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a17028be650dabec
-#   text hash     47e6d9f664c1f3cc
+#   content hash  a233a620c31e2240
+#   text hash     9e6d458f84424aed
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

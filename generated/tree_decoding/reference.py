@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e4e1a952158c0da2
-#   text hash     1d7ba2652f6bd041
+#   content hash  08c85140251730f0
+#   text hash     7c508eca7ecffcbd
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

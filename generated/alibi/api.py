@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  43eb53bdd7bc3e8c
-#   text hash     955213cbb2936303
+#   content hash  a79f9970b8dbbeab
+#   text hash     66a0214c11e2d0e2
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  43eb53bdd7bc3e8c
-#   text hash     60208e6e6a4892e7
+#   content hash  a79f9970b8dbbeab
+#   text hash     5080eae49ff57f03
 #   render with   attnforge render specs/alibi.yaml
 """The kernels: Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  43eb53bdd7bc3e8c
-#   text hash     f9c14b6f2154c490
+#   content hash  a79f9970b8dbbeab
+#   text hash     bad3675484771ed0
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

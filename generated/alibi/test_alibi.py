@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  43eb53bdd7bc3e8c
-#   text hash     1ddc73bac9fdc34b
+#   content hash  a79f9970b8dbbeab
+#   text hash     d6676c15d707576c
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

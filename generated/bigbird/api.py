@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  aa4a01d24cefab09
-#   text hash     a94a6d7a8eb3ce62
+#   content hash  68fd00e57e7721b3
+#   text hash     7aa4021c34055f07
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  aa4a01d24cefab09
-#   text hash     0db9aae8704fa6d6
+#   content hash  68fd00e57e7721b3
+#   text hash     6b9160a3b3bf85e6
 #   render with   attnforge render specs/bigbird.yaml
 """The kernels: A window of three blocks, two global blocks, and random blocks that a mask gives.
 

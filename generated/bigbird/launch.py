@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  aa4a01d24cefab09
-#   text hash     1577d6d0b4d27a52
+#   content hash  68fd00e57e7721b3
+#   text hash     50832677c3edbc41
 #   render with   attnforge render specs/bigbird.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -189,7 +189,9 @@ def _attend(
 
 
 def _outputs(q, v):
-    return q.new_empty(*q.shape[:-1], v.shape[-1]), q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=torch.float32)
+    out = q.new_empty(*q.shape[:-1], v.shape[-1])
+    lse = q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=torch.float32)
+    return out, lse
 
 
 @_attend.register_fake
@@ -326,7 +328,7 @@ def _backward(ctx, dout, dlse):
     wanted = [ctx.needs_input_grad[i] for i in (0, 1, 2)]
     gradients = _differentiate(out, lse, dout, dlse, wanted, q, k, v, block_mask, scale)
     found = dict(zip((0, 1, 2), gradients))
-    return tuple(found[i] if need else None for i, need in enumerate(ctx.needs_input_grad))
+    return tuple(found.get(i) if need else None for i, need in enumerate(ctx.needs_input_grad))
 
 
 _attend.register_autograd(_backward, setup_context=_keep)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  aa4a01d24cefab09
-#   text hash     d845a8f001fdfae0
+#   content hash  68fd00e57e7721b3
+#   text hash     99f5f4dc3319de21
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

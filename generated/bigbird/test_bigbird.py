@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  aa4a01d24cefab09
-#   text hash     aee7038468a5039b
+#   content hash  68fd00e57e7721b3
+#   text hash     9ecc47508be8def6
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

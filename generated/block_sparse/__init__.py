@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  46a9e2d7150ed26e
-#   text hash     344fe73da8cea38c
+#   content hash  e607edc02cd6a9d3
+#   text hash     11b33cd6c02e0abc
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

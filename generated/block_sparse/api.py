@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  46a9e2d7150ed26e
-#   text hash     b5cedf6e7e613f68
+#   content hash  e607edc02cd6a9d3
+#   text hash     a05cd93a39a3634b
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

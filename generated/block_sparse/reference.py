@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  46a9e2d7150ed26e
-#   text hash     623a779f95f41dee
+#   content hash  e607edc02cd6a9d3
+#   text hash     fdbdcdf0e17959f6
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  46a9e2d7150ed26e
-#   text hash     0949e8bcbccd3991
+#   content hash  e607edc02cd6a9d3
+#   text hash     ffe7f40ca6eece55
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

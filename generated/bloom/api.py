@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9a5635fd5afd0252
-#   text hash     3999f41dad9c8dd6
+#   content hash  97cfab3a95ad9290
+#   text hash     371ccbc5b56af153
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

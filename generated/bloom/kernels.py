@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9a5635fd5afd0252
-#   text hash     56784eb597f08767
+#   content hash  97cfab3a95ad9290
+#   text hash     9cc94a5ffeba8fac
 #   render with   attnforge render specs/bloom.yaml
 """The kernels: Causal attention with linear biases and as many key heads as query heads.
 

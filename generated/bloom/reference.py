@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9a5635fd5afd0252
-#   text hash     11a161ed123435c6
+#   content hash  97cfab3a95ad9290
+#   text hash     25a7684fcfd459c1
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9a5635fd5afd0252
-#   text hash     cd550f5c2bef014c
+#   content hash  97cfab3a95ad9290
+#   text hash     8cc00435fca9e448
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

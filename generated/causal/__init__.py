@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  fde943e51bf5cfed
-#   text hash     a6f49f1d8a8cb89c
+#   content hash  3b539e5b95ec8dd4
+#   text hash     83beafeeeff97b6f
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

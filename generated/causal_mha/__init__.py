@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8c14dae53de5d34a
-#   text hash     1856504511a804a8
+#   content hash  c3829959e6aedd36
+#   text hash     442c91373c4489a4
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

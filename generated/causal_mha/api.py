@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8c14dae53de5d34a
-#   text hash     fd1daf590509616b
+#   content hash  c3829959e6aedd36
+#   text hash     8b23e08f8bb81627
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

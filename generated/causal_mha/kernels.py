@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8c14dae53de5d34a
-#   text hash     fffd35133e3075b5
+#   content hash  c3829959e6aedd36
+#   text hash     ea9a1641e4aed14e
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernels: Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8c14dae53de5d34a
-#   text hash     88fba63eacfb33ae
+#   content hash  c3829959e6aedd36
+#   text hash     39cbd3b8b00be7c3
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8c14dae53de5d34a
-#   text hash     8f48962a9ac87f7e
+#   content hash  c3829959e6aedd36
+#   text hash     82e8a53d017f46bc
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  bb5b07fc2893835d
-#   text hash     2b8a25fc25f4d0f7
+#   content hash  57f2fb0c3ce6e926
+#   text hash     d2d0c2d2fd4a6953
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ac21dcc3362b412e
-#   text hash     a9b72864d6a13826
+#   content hash  8e6d253d7895e070
+#   text hash     0d0954f207644a7a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ac21dcc3362b412e
-#   text hash     2cb2615280427a69
+#   content hash  8e6d253d7895e070
+#   text hash     34c438cbcc494e7d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

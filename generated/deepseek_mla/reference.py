@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ac21dcc3362b412e
-#   text hash     9e501221a9c45a49
+#   content hash  8e6d253d7895e070
+#   text hash     26b84cbebcebf34e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ac21dcc3362b412e
-#   text hash     7f5940c9a1ec86e4
+#   content hash  8e6d253d7895e070
+#   text hash     0c3affd121a59998
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  539ff247f0fb2a79
-#   text hash     0d6d31cd199f42ca
+#   content hash  f9dc048ae448b14d
+#   text hash     edb4f4014a207c56
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  539ff247f0fb2a79
-#   text hash     1642693a6cfacda5
+#   content hash  f9dc048ae448b14d
+#   text hash     3094da2d4f890db0
 #   render with   attnforge render specs/differential.yaml
 """The kernels: One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  539ff247f0fb2a79
-#   text hash     a45309ef7356da3b
+#   content hash  f9dc048ae448b14d
+#   text hash     4d27fc23e355d84d
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  539ff247f0fb2a79
-#   text hash     657fb4642f4c1f7d
+#   content hash  f9dc048ae448b14d
+#   text hash     b2bd2e6cb1f1d1a5
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

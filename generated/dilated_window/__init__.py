@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  cc3681eb46c44abb
-#   text hash     576312c537c5d49e
+#   content hash  c374ee2bbbb69de6
+#   text hash     c47b2977e024e90e
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

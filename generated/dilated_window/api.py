@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  cc3681eb46c44abb
-#   text hash     e59ab84be19cf637
+#   content hash  c374ee2bbbb69de6
+#   text hash     505ad3b8c6997df4
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  cc3681eb46c44abb
-#   text hash     2884dcc34f6c7062
+#   content hash  c374ee2bbbb69de6
+#   text hash     02de310e12be7280
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernels: Causal attention to every fourth of the 512 most recent keys.
 

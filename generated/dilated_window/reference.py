@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  cc3681eb46c44abb
-#   text hash     4a582d2a8ea5b6b0
+#   content hash  c374ee2bbbb69de6
+#   text hash     c142aae107b427a0
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

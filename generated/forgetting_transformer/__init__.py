@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  80753005cef71984
-#   text hash     df30f960f2bca00e
+#   content hash  305b2501e7af444a
+#   text hash     bbb787dc7a1631c2
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  80753005cef71984
-#   text hash     9e109714c20e8961
+#   content hash  305b2501e7af444a
+#   text hash     e17a9670b77eb895
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -190,7 +190,9 @@ def _attend(
 
 
 def _outputs(q, v):
-    return q.new_empty(*q.shape[:-1], v.shape[-1]), q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=torch.float32)
+    out = q.new_empty(*q.shape[:-1], v.shape[-1])
+    lse = q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=torch.float32)
+    return out, lse
 
 
 @_attend.register_fake
@@ -344,7 +346,7 @@ def _backward(ctx, dout, dlse):
     wanted = [ctx.needs_input_grad[i] for i in (0, 1, 2, 3)]
     gradients = _differentiate(out, lse, dout, dlse, wanted, q, k, v, log_decay, scale)
     found = dict(zip((0, 1, 2, 3), gradients))
-    return tuple(found[i] if need else None for i, need in enumerate(ctx.needs_input_grad))
+    return tuple(found.get(i) if need else None for i, need in enumerate(ctx.needs_input_grad))
 
 
 _attend.register_autograd(_backward, setup_context=_keep)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  9abc68b2f3f2381b
-#   text hash     195111667832648d
+#   content hash  3f11d83f5ef2f36c
+#   text hash     aeabb9104119f993
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  9abc68b2f3f2381b
-#   text hash     e3a0e635f22fc455
+#   content hash  3f11d83f5ef2f36c
+#   text hash     59e1a23269e70934
 #   render with   attnforge render specs/full.yaml
 """The kernels: Softmax attention without a mask.
 

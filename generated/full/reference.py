@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  9abc68b2f3f2381b
-#   text hash     64276e2166b5f062
+#   content hash  3f11d83f5ef2f36c
+#   text hash     999ed48928dd116d
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

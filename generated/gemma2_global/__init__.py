@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  257ed611276b0fcb
-#   text hash     f88ded7035c720e9
+#   content hash  ab0815d75e0e79e4
+#   text hash     7b64736c8e56fe95
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

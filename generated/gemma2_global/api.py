@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  257ed611276b0fcb
-#   text hash     259839952459d229
+#   content hash  ab0815d75e0e79e4
+#   text hash     596f6ccd3dd14cf9
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

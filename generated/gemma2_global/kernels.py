@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  257ed611276b0fcb
-#   text hash     99690b3b7a0c8458
+#   content hash  ab0815d75e0e79e4
+#   text hash     62077c8aa8b6b217
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernels: The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  257ed611276b0fcb
-#   text hash     a6150e41397abcd0
+#   content hash  ab0815d75e0e79e4
+#   text hash     fffdd9eb91af4975
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

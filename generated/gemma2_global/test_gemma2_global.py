@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  257ed611276b0fcb
-#   text hash     de40b40eb8c66bb4
+#   content hash  ab0815d75e0e79e4
+#   text hash     f658ddccdd0e585e
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  9a01e5626ac21a5c
-#   text hash     c381fd7bd3fdc281
+#   content hash  468a5c1d3e60f8fb
+#   text hash     536fa41fd69b3a97
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

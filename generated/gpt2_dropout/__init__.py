@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  dff29334f0f8a5d1
-#   text hash     0935340ff47fd1b2
+#   content hash  d59ee790e8a7ea8d
+#   text hash     78dfbb7927783a26
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  dff29334f0f8a5d1
-#   text hash     046ee0b19c2ee090
+#   content hash  d59ee790e8a7ea8d
+#   text hash     322e75a21cbbeebb
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  dff29334f0f8a5d1
-#   text hash     adf239d0949ee62d
+#   content hash  d59ee790e8a7ea8d
+#   text hash     2f0d6b5c75b6ec2f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

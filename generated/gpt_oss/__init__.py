@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4fc0416100582ab2
-#   text hash     47a80ede958f482b
+#   content hash  47268469ad5d6ace
+#   text hash     3680e37ae6b7c109
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

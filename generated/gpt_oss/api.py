@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4fc0416100582ab2
-#   text hash     35238bb5ae57d6d1
+#   content hash  47268469ad5d6ace
+#   text hash     19e8c32419770f21
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

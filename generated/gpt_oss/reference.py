@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4fc0416100582ab2
-#   text hash     c33ed726b85e8610
+#   content hash  47268469ad5d6ace
+#   text hash     fc0eb5c6336eaa02
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  af4e5c87ad14290b
-#   text hash     66d6f6b2d6c0dd24
+#   content hash  daef286716b1a834
+#   text hash     06a3bff07a0263cd
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

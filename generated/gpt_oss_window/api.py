@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  af4e5c87ad14290b
-#   text hash     75f1a61235bda909
+#   content hash  daef286716b1a834
+#   text hash     3950c8a1b475a9a4
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7e1ac14ccb0c38b7
-#   text hash     8d68cf9b8361cc51
+#   content hash  398fa9649dbacffa
+#   text hash     2d68ba11ae2522db
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7e1ac14ccb0c38b7
-#   text hash     b72a06aa40e3a4f1
+#   content hash  398fa9649dbacffa
+#   text hash     a252416fafc9f3ed
 #   render with   attnforge render specs/kerple.yaml
 """The kernels: Causal attention that falls with the logarithm of the distance, at a learned rate.
 

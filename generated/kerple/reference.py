@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7e1ac14ccb0c38b7
-#   text hash     56503df6ae191646
+#   content hash  398fa9649dbacffa
+#   text hash     7e562a63d05d7f41
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7e1ac14ccb0c38b7
-#   text hash     900b42d01362a99a
+#   content hash  398fa9649dbacffa
+#   text hash     9a5347ae41c6d575
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

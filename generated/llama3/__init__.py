@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d618e0ec475fe6c9
-#   text hash     84d9d4d718c4de04
+#   content hash  fd1f058636b3de39
+#   text hash     bf8c002f67538c80
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

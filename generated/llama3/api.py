@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d618e0ec475fe6c9
-#   text hash     27a0a12f0e601c9e
+#   content hash  fd1f058636b3de39
+#   text hash     ea2f649a1c0d3b5b
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d618e0ec475fe6c9
-#   text hash     1ad67c5db63e5f3d
+#   content hash  fd1f058636b3de39
+#   text hash     3dddafc3e37c776e
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d618e0ec475fe6c9
-#   text hash     88efad6795bba6e8
+#   content hash  fd1f058636b3de39
+#   text hash     809241789b8d74ee
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

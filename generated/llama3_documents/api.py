@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ac75b37f2e47d100
-#   text hash     9cd108a3c028dd04
+#   content hash  2e4bfabe9aea9b96
+#   text hash     a12bf402f9700a06
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

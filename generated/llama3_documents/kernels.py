@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ac75b37f2e47d100
-#   text hash     729b1b549bf25f80
+#   content hash  2e4bfabe9aea9b96
+#   text hash     88004d6da9506378
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernels: Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ac75b37f2e47d100
-#   text hash     82555c046419b57b
+#   content hash  2e4bfabe9aea9b96
+#   text hash     88618cb017a72351
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  93be449f22d84724
-#   text hash     3535d1eb23eca3c4
+#   content hash  727ff38fe8469dce
+#   text hash     eed42cd4a0e38edd
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

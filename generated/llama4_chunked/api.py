@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  93be449f22d84724
-#   text hash     456406b3ee2ddb3b
+#   content hash  727ff38fe8469dce
+#   text hash     b649af70121d9ef4
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  93be449f22d84724
-#   text hash     6d1aa229a30b7e11
+#   content hash  727ff38fe8469dce
+#   text hash     729652f13d9e4bef
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernels: Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

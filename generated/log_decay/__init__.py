@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  905a07cda44bef29
-#   text hash     8868ee89652e1b18
+#   content hash  36c24c1436a60ffd
+#   text hash     0783294d4d00e9bf
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

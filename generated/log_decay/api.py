@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  905a07cda44bef29
-#   text hash     abd5d07c3db8e480
+#   content hash  36c24c1436a60ffd
+#   text hash     7ab2436c3da2601e
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  905a07cda44bef29
-#   text hash     52d35d7ce03dd50f
+#   content hash  36c24c1436a60ffd
+#   text hash     e0b24cf595cb7485
 #   render with   attnforge render specs/log_decay.yaml
 """The kernels: Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  905a07cda44bef29
-#   text hash     d97b1285f8f64b91
+#   content hash  36c24c1436a60ffd
+#   text hash     76f3133706496f9f
 #   render with   attnforge render specs/log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -190,7 +190,9 @@ def _attend(
 
 
 def _outputs(q, v):
-    return q.new_empty(*q.shape[:-1], v.shape[-1]), q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=torch.float32)
+    out = q.new_empty(*q.shape[:-1], v.shape[-1])
+    lse = q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=torch.float32)
+    return out, lse
 
 
 @_attend.register_fake
@@ -344,7 +346,7 @@ def _backward(ctx, dout, dlse):
     wanted = [ctx.needs_input_grad[i] for i in (0, 1, 2, 3)]
     gradients = _differentiate(out, lse, dout, dlse, wanted, q, k, v, log_decay, scale)
     found = dict(zip((0, 1, 2, 3), gradients))
-    return tuple(found[i] if need else None for i, need in enumerate(ctx.needs_input_grad))
+    return tuple(found.get(i) if need else None for i, need in enumerate(ctx.needs_input_grad))
 
 
 _attend.register_autograd(_backward, setup_context=_keep)

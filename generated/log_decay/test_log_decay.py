@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  905a07cda44bef29
-#   text hash     d002bfa49365a7ea
+#   content hash  36c24c1436a60ffd
+#   text hash     f9ab1b4baa4e4ccd
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  484de6fee8e90901
-#   text hash     d00f5c50c079b08f
+#   content hash  7dd18ada0b08a5b9
+#   text hash     08d4cf9a15f0c9c0
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  484de6fee8e90901
-#   text hash     ee2a2447f70a7138
+#   content hash  7dd18ada0b08a5b9
+#   text hash     7e2622643f6ab65d
 #   render with   attnforge render specs/longformer.yaml
 """The kernels: A window of 256 keys to each side, and 16 global tokens.
 

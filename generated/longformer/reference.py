@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  484de6fee8e90901
-#   text hash     c974530cb7d0c5e0
+#   content hash  7dd18ada0b08a5b9
+#   text hash     267ae0d268d2053e
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  efafa43be192141e
-#   text hash     99a8195dc5cdb283
+#   content hash  bd5ec0ab57f19377
+#   text hash     84febf2685714e76
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ceeb869400f31455
-#   text hash     3491f3d99eafb7dc
+#   content hash  ad99e4a684b06ad6
+#   text hash     ae3a977e3c0c53a1
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

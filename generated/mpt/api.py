@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ceeb869400f31455
-#   text hash     cac3386f58f15311
+#   content hash  ad99e4a684b06ad6
+#   text hash     3e0b27bcb96028f3
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ceeb869400f31455
-#   text hash     cc20d6c0b5be95eb
+#   content hash  ad99e4a684b06ad6
+#   text hash     58b762c38d30da80
 #   render with   attnforge render specs/mpt.yaml
 """The kernels: Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ceeb869400f31455
-#   text hash     48362209dd16097b
+#   content hash  ad99e4a684b06ad6
+#   text hash     ef4a7c5abc07daf0
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ceeb869400f31455
-#   text hash     05449e86ec18fd2b
+#   content hash  ad99e4a684b06ad6
+#   text hash     a49b5d6135a8edec
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

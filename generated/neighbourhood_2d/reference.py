@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  3d989ef9cc3d1722
-#   text hash     e2ab06f59f0c2f07
+#   content hash  37f069b72a7adaf2
+#   text hash     f3695099307ec327
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

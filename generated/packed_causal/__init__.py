@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  720a1155dea3ac99
-#   text hash     a7073417f5b1bcca
+#   content hash  6d14393ec9aff173
+#   text hash     de599d0704a2780a
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  720a1155dea3ac99
-#   text hash     6316062de284e929
+#   content hash  6d14393ec9aff173
+#   text hash     d200fbe462f4f3ca
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  720a1155dea3ac99
-#   text hash     4ac9c5b0de2b9e45
+#   content hash  6d14393ec9aff173
+#   text hash     96932604b46a25b0
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernels: Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  720a1155dea3ac99
-#   text hash     b8597d3b355af14b
+#   content hash  6d14393ec9aff173
+#   text hash     30bda7d990f5de4a
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

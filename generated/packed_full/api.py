@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  18e1c21061075ac9
-#   text hash     43b7dc7fb0d0a662
+#   content hash  fd969e62db07bfcd
+#   text hash     99477478270c418a
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  18e1c21061075ac9
-#   text hash     77169bf22a8087a7
+#   content hash  fd969e62db07bfcd
+#   text hash     023005171e2cec36
 #   render with   attnforge render specs/packed_full.yaml
 """The kernels: Softmax attention without a mask, for sequences packed into one tensor.
 

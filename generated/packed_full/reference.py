@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  18e1c21061075ac9
-#   text hash     f4833dde40642dec
+#   content hash  fd969e62db07bfcd
+#   text hash     ba8c760a885841f3
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  18e1c21061075ac9
-#   text hash     76f35bc0faf1b48d
+#   content hash  fd969e62db07bfcd
+#   text hash     f9e67cbcc96b77aa
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

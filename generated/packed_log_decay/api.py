@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c138b52c37141e24
-#   text hash     d80c24ef973f10f9
+#   content hash  65c8503459608bb5
+#   text hash     a604aba193cc94d3
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c138b52c37141e24
-#   text hash     7837b55a8737bb84
+#   content hash  65c8503459608bb5
+#   text hash     a292e1d3a84d9037
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The kernels: Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c138b52c37141e24
-#   text hash     a4b45db569acd40f
+#   content hash  65c8503459608bb5
+#   text hash     355dcc5485335f7b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -200,7 +200,9 @@ def _attend(
 
 
 def _outputs(q, v):
-    return q.new_empty(*q.shape[:-1], v.shape[-1]), q.new_empty(q.shape[1], q.shape[0], dtype=torch.float32)
+    out = q.new_empty(*q.shape[:-1], v.shape[-1])
+    lse = q.new_empty(q.shape[1], q.shape[0], dtype=torch.float32)
+    return out, lse
 
 
 @_attend.register_fake
@@ -376,7 +378,7 @@ def _backward(ctx, dout, dlse):
         out, lse, dout, dlse, wanted, q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, log_decay, scale
     )
     found = dict(zip((0, 1, 2, 7), gradients))
-    return tuple(found[i] if need else None for i, need in enumerate(ctx.needs_input_grad))
+    return tuple(found.get(i) if need else None for i, need in enumerate(ctx.needs_input_grad))
 
 
 _attend.register_autograd(_backward, setup_context=_keep)

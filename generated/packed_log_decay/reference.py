@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c138b52c37141e24
-#   text hash     c1256d606e884a87
+#   content hash  65c8503459608bb5
+#   text hash     5b664dd26c84f1d2
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

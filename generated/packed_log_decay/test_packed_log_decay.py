@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c138b52c37141e24
-#   text hash     bd14cfd3be1ecbad
+#   content hash  65c8503459608bb5
+#   text hash     2979eaa7a1e92e60
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

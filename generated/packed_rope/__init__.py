@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  912fa2e176986d20
-#   text hash     7185d64cc212d6fe
+#   content hash  60473a37b26e72cd
+#   text hash     28945c4366e71717
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  912fa2e176986d20
-#   text hash     0c60bfc9d677f468
+#   content hash  60473a37b26e72cd
+#   text hash     56065e01fa53d8c1
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

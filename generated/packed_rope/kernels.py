@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  912fa2e176986d20
-#   text hash     79a36ab49ca69714
+#   content hash  60473a37b26e72cd
+#   text hash     57f3568015bb56ed
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernels: Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  912fa2e176986d20
-#   text hash     d8334f78bcd4c72a
+#   content hash  60473a37b26e72cd
+#   text hash     10105f00e0299477
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -78,9 +78,11 @@ SINGLE = {
 
 def attend(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, cos, sin, positions, scale):
     """Out and LSE of checked arguments, the LSE as kernels read it again: in log2 units, and inf for a row without keys."""
-    q, k = _rotate(q, k, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, cos, sin, positions, 1.0)
     # -inf * 0 would be NaN where the kernels apply the scale
-    return _attend(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, max(scale, 1e-30))
+    out, lse, _, _ = _attend(
+        q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, cos, sin, positions, max(scale, 1e-30)
+    )
+    return out, lse
 
 
 def natural(lse):
@@ -152,12 +154,31 @@ def _attend(
     cu_seqlens_k: torch.Tensor,
     max_seqlen_q: int,
     max_seqlen_k: int,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    positions: torch.Tensor | None,
     scale: float,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    out, lse = _outputs(q, v)
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    out, lse, q_turned, k_turned = _outputs(q, k, v)
     if out.numel() == 0 or k.numel() == 0:
-        return out.zero_(), lse.fill_(float("inf"))
-    shapes = _Shapes.of("attend", q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+        return out.zero_(), lse.fill_(float("inf")), q_turned, k_turned
+    shapes = _Shapes.of("attend", q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, cos, sin, positions)
+    _turn(
+        shapes,
+        q,
+        k,
+        q_turned,
+        k_turned,
+        cu_seqlens_q,
+        cu_seqlens_k,
+        max_seqlen_q,
+        max_seqlen_k,
+        cos,
+        sin,
+        positions,
+        1.0,
+    )
+    q, k = q_turned, k_turned
     q, k, v = shapes.readable(q, k, v)
     block_d, block_dv = _padded(q), _padded(v)
 
@@ -192,16 +213,18 @@ def _attend(
         )
 
     _run(shapes, "forward", launch, q, v)
-    return out, lse
+    return out, lse, q_turned, k_turned
 
 
-def _outputs(q, v):
-    return q.new_empty(*q.shape[:-1], v.shape[-1]), q.new_empty(q.shape[1], q.shape[0], dtype=torch.float32)
+def _outputs(q, k, v):
+    out = q.new_empty(*q.shape[:-1], v.shape[-1])
+    lse = q.new_empty(q.shape[1], q.shape[0], dtype=torch.float32)
+    return out, lse, _rows(q), _rows(k)
 
 
 @_attend.register_fake
-def _(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, scale):
-    return _outputs(q, v)
+def _(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, cos, sin, positions, scale):
+    return _outputs(q, k, v)
 
 
 @_Operator
@@ -218,6 +241,9 @@ def _differentiate(
     cu_seqlens_k: torch.Tensor,
     max_seqlen_q: int,
     max_seqlen_k: int,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    positions: torch.Tensor | None,
     scale: float,
 ) -> list[torch.Tensor]:
     gradients = _gradients(wanted, q, k, v)
@@ -237,6 +263,9 @@ def _differentiate(
         cu_seqlens_k,
         max_seqlen_q,
         max_seqlen_k,
+        cos,
+        sin,
+        positions,
     )
     q, k, v, out, dout = shapes.readable(q, k, v, out, dout)
     dlse = None if dlse is None else dlse.contiguous()
@@ -328,6 +357,23 @@ def _differentiate(
             )
 
         _run(shapes, "backward_dkv", launch, q, v)
+    if wanted[0] or wanted[1]:
+        turned_k = dk if wanted[1] else k[..., :0, :]
+        _turn(
+            shapes,
+            dq,
+            turned_k,
+            dq,
+            turned_k,
+            cu_seqlens_q,
+            cu_seqlens_k,
+            max_seqlen_q,
+            max_seqlen_k,
+            cos,
+            sin,
+            positions,
+            -1.0,
+        )
     return gradients
 
 
@@ -336,52 +382,72 @@ def _gradients(wanted, *tensors):
 
 
 @_differentiate.register_fake
-def _(out, lse, dout, dlse, wanted, q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, scale):
+def _(
+    out,
+    lse,
+    dout,
+    dlse,
+    wanted,
+    q,
+    k,
+    v,
+    cu_seqlens_q,
+    cu_seqlens_k,
+    max_seqlen_q,
+    max_seqlen_k,
+    cos,
+    sin,
+    positions,
+    scale,
+):
     return _gradients(wanted, q, k, v)
 
 
 def _keep(ctx, inputs, output):
-    q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, scale = inputs
+    q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, cos, sin, positions, scale = inputs
+    out, lse, q, k = output
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*output, q, k, v, cu_seqlens_q, cu_seqlens_k)
+    ctx.save_for_backward(out, lse, q, k, v, cu_seqlens_q, cu_seqlens_k, cos, sin, positions)
     ctx.numbers = max_seqlen_q, max_seqlen_k, scale
 
 
-def _backward(ctx, dout, dlse):
-    out, lse, q, k, v, cu_seqlens_q, cu_seqlens_k = ctx.saved_tensors
+def _backward(ctx, dout, dlse, *_):
+    out, lse, q, k, v, cu_seqlens_q, cu_seqlens_k, cos, sin, positions = ctx.saved_tensors
     max_seqlen_q, max_seqlen_k, scale = ctx.numbers
     if dout is None:
         dout = torch.zeros_like(out)
     wanted = [ctx.needs_input_grad[i] for i in (0, 1, 2)]
     gradients = _differentiate(
-        out, lse, dout, dlse, wanted, q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, scale
+        out,
+        lse,
+        dout,
+        dlse,
+        wanted,
+        q,
+        k,
+        v,
+        cu_seqlens_q,
+        cu_seqlens_k,
+        max_seqlen_q,
+        max_seqlen_k,
+        cos,
+        sin,
+        positions,
+        scale,
     )
     found = dict(zip((0, 1, 2), gradients))
-    return tuple(found[i] if need else None for i, need in enumerate(ctx.needs_input_grad))
+    return tuple(found.get(i) if need else None for i, need in enumerate(ctx.needs_input_grad))
 
 
 _attend.register_autograd(_backward, setup_context=_keep)
 
 
-@_Operator
-def _rotate(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    cu_seqlens_q: torch.Tensor,
-    cu_seqlens_k: torch.Tensor,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    cos: torch.Tensor,
-    sin: torch.Tensor,
-    positions: torch.Tensor | None,
-    sign: float,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    q_turned, k_turned = _rows(q), _rows(k)
-    if q.numel() + k.numel() == 0:
-        return q_turned, k_turned
+def _turn(
+    shapes, q, k, q_turned, k_turned, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, cos, sin, positions, sign
+):
+    """Writes q and k turned by the angles of their positions, or back where the sign is -1; in place if they are the same."""
     block_t, block_half = 32, _power_of_2(cos.shape[1])
     heads = q.shape[1] + k.shape[1]
-    shapes = _Shapes.of("rotate", q, k, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, cos, sin, positions)
     _launch(
         shapes,
         kernels.rotate,
@@ -425,26 +491,6 @@ def _rotate(
             BLOCK_HALF=block_half,
         ),
     )
-    return q_turned, k_turned
-
-
-@_rotate.register_fake
-def _(q, k, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, cos, sin, positions, sign):
-    return _rows(q), _rows(k)
-
-
-def _keep_angles(ctx, inputs, output):
-    _, _, cu_seqlens_q, cu_seqlens_k, *ctx.longest, cos, sin, positions, ctx.sign = inputs
-    ctx.save_for_backward(cu_seqlens_q, cu_seqlens_k, cos, sin, positions)
-
-
-def _rotate_back(ctx, dq, dk):
-    cu_seqlens_q, cu_seqlens_k, cos, sin, positions = ctx.saved_tensors
-    dq, dk = _rotate(dq, dk, cu_seqlens_q, cu_seqlens_k, *ctx.longest, cos, sin, positions, -ctx.sign)
-    return dq, dk, None, None, None, None, None, None, None, None
-
-
-_rotate.register_autograd(_rotate_back, setup_context=_keep_angles)
 
 
 class _Shapes:

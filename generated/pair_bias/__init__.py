@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d8029a314915241a
-#   text hash     5412c8ec15a20bc8
+#   content hash  9f779c18721f3770
+#   text hash     f789dd08c923b56d
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

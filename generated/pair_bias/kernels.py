@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d8029a314915241a
-#   text hash     3eb2c0adc22f77b5
+#   content hash  9f779c18721f3770
+#   text hash     54aa6e3e3b66899a
 #   render with   attnforge render specs/pair_bias.yaml
 """The kernels: Attention with a learned bias for each pair of positions.
 

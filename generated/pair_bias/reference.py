@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d8029a314915241a
-#   text hash     159feee9fb11dbac
+#   content hash  9f779c18721f3770
+#   text hash     92cd6c5c52f48cf1
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

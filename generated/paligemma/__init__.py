@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  35a171e619f5cd2a
-#   text hash     aee8cfecc4ff7b6a
+#   content hash  2bcbbb4556436d92
+#   text hash     e99e3ce450828cba
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

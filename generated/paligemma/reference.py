@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  35a171e619f5cd2a
-#   text hash     f1254e3a73aca75e
+#   content hash  2bcbbb4556436d92
+#   text hash     6eb3b07b9f800fc1
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

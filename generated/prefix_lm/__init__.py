@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  dd66cacd35768531
-#   text hash     3d0d31e9715cef5d
+#   content hash  3baa885c9b42971b
+#   text hash     b2a0eea78708a324
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

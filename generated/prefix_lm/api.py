@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  dd66cacd35768531
-#   text hash     ec32e845466a9831
+#   content hash  3baa885c9b42971b
+#   text hash     213e7c251b7bf148
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  dd66cacd35768531
-#   text hash     377df4e8bb9071ee
+#   content hash  3baa885c9b42971b
+#   text hash     d619a0338ab91281
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernels: Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  dd66cacd35768531
-#   text hash     24c19b4bf5502095
+#   content hash  3baa885c9b42971b
+#   text hash     2f6b08f1460621e0
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7fd02d3ded09af2a
-#   text hash     aa814d7083b185ed
+#   content hash  f06c547be3c791bb
+#   text hash     d9aaadd4deb44cd8
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

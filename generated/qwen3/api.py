@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7fd02d3ded09af2a
-#   text hash     3d21db7ff73fa62e
+#   content hash  f06c547be3c791bb
+#   text hash     31c38fdcfcbfc9a7
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7fd02d3ded09af2a
-#   text hash     424904d16d2ea256
+#   content hash  f06c547be3c791bb
+#   text hash     d1e317164b544709
 #   render with   attnforge render specs/qwen3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7fd02d3ded09af2a
-#   text hash     02f264544b5e6595
+#   content hash  f06c547be3c791bb
+#   text hash     d1ad091efb6acd1e
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

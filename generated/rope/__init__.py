@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  24a68ac6e94ddc2a
-#   text hash     3ddf277fd449dd2a
+#   content hash  c4e34fa34d4c83e8
+#   text hash     9485bced42d4b2e6
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

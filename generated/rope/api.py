@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  24a68ac6e94ddc2a
-#   text hash     134c6e435d67c5e3
+#   content hash  c4e34fa34d4c83e8
+#   text hash     992f6ca15cba6516
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  24a68ac6e94ddc2a
-#   text hash     c4e5243abe01fe27
+#   content hash  c4e34fa34d4c83e8
+#   text hash     4ffe6cb715a52530
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

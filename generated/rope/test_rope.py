@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  24a68ac6e94ddc2a
-#   text hash     073fccb324ccda3e
+#   content hash  c4e34fa34d4c83e8
+#   text hash     24d21d0906d0c820
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c01a447debbcad30
-#   text hash     fdacba0185913b61
+#   content hash  d1b60aee94456ce3
+#   text hash     275a6935d2df54ac
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

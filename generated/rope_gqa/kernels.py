@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c01a447debbcad30
-#   text hash     58a602347dd64d57
+#   content hash  d1b60aee94456ce3
+#   text hash     ef3f9ca15537c990
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c01a447debbcad30
-#   text hash     15cc2b3c63e064cb
+#   content hash  d1b60aee94456ce3
+#   text hash     719fb6b927f616a4
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c01a447debbcad30
-#   text hash     c6cd009cf09fc9e4
+#   content hash  d1b60aee94456ce3
+#   text hash     9a4127311d284963
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a7a2e7d23df9a2c7
-#   text hash     dd083b0aafff6e14
+#   content hash  5aa6481e9d251cf3
+#   text hash     0da410b8859f734f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

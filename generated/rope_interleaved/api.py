@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a7a2e7d23df9a2c7
-#   text hash     6590072b86cc2195
+#   content hash  5aa6481e9d251cf3
+#   text hash     8c9780641535dd9f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

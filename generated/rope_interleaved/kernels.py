@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a7a2e7d23df9a2c7
-#   text hash     3176445b843d6abf
+#   content hash  5aa6481e9d251cf3
+#   text hash     92504d359cfd78eb
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernels: Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a7a2e7d23df9a2c7
-#   text hash     958b29331acbc77b
+#   content hash  5aa6481e9d251cf3
+#   text hash     3387c912e71a8b2b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

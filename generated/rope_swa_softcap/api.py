@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  6885e57405a0a46a
-#   text hash     dbf624f0829d14c3
+#   content hash  291916e8f3dc2778
+#   text hash     7d4fc8b643c2f79d
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

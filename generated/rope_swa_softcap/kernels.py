@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  6885e57405a0a46a
-#   text hash     1c7d73a99b089596
+#   content hash  291916e8f3dc2778
+#   text hash     e55f339f27ab44bf
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernels: Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

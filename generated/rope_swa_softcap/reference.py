@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  6885e57405a0a46a
-#   text hash     f1fbd5e76683cbed
+#   content hash  291916e8f3dc2778
+#   text hash     ea56ac438bb860b0
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6bc1c1ccef820885
-#   text hash     efe76541aa6d6e5e
+#   content hash  a6203436abf7099e
+#   text hash     5a5f4786fc29dcf1
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6bc1c1ccef820885
-#   text hash     17671658a1d8d886
+#   content hash  a6203436abf7099e
+#   text hash     d17817b408ba2d96
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernels: Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6bc1c1ccef820885
-#   text hash     f1ff778626293d40
+#   content hash  a6203436abf7099e
+#   text hash     2174807b210f7e98
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6bc1c1ccef820885
-#   text hash     cff5337a254f8f65
+#   content hash  a6203436abf7099e
+#   text hash     2f3acbf43462e976
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

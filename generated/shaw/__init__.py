@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c301a21225d1bda5
-#   text hash     d70b2bf4f5180414
+#   content hash  e9febccc949ad5dc
+#   text hash     78ec60996348bd23
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own.
 

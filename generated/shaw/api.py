@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c301a21225d1bda5
-#   text hash     d5ec088468a44d8f
+#   content hash  e9febccc949ad5dc
+#   text hash     04304064ed1f9109
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c301a21225d1bda5
-#   text hash     213096383a9748ed
+#   content hash  e9febccc949ad5dc
+#   text hash     f7c9189aa82ed862
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

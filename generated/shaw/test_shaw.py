@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c301a21225d1bda5
-#   text hash     1620aa1f220d1a35
+#   content hash  e9febccc949ad5dc
+#   text hash     c23ca8eda20a76c0
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b6882ee2f8f6632d
-#   text hash     f27dc933fb796295
+#   content hash  b305363c9f6ea734
+#   text hash     498c51dd8a1e4479
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b6882ee2f8f6632d
-#   text hash     ce18a9b519ec5494
+#   content hash  b305363c9f6ea734
+#   text hash     4221319d027498b5
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

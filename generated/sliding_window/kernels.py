@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b6882ee2f8f6632d
-#   text hash     b0d739ce27f1c058
+#   content hash  b305363c9f6ea734
+#   text hash     140e0e7434c8a99d
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernels: Causal attention to the 1024 most recent keys.
 

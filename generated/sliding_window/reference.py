@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b6882ee2f8f6632d
-#   text hash     0bf7b489a7341603
+#   content hash  b305363c9f6ea734
+#   text hash     b4d16c4c6bd62d64
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b6882ee2f8f6632d
-#   text hash     601b73acbf747eb9
+#   content hash  b305363c9f6ea734
+#   text hash     1731bdff706edde6
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7b439e9f9d60aa7c
-#   text hash     863ba12f4de9259a
+#   content hash  3a8b21f3a5daefae
+#   text hash     d15410ac7a8a934b
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7b439e9f9d60aa7c
-#   text hash     080a46a01313cd1a
+#   content hash  3a8b21f3a5daefae
+#   text hash     4b803f98628f3fde
 #   render with   attnforge render specs/softcap.yaml
 """The kernels: Causal attention with scores capped smoothly at 30.
 

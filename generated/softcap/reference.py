@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7b439e9f9d60aa7c
-#   text hash     7b486300ca9ed735
+#   content hash  3a8b21f3a5daefae
+#   text hash     1f5ffbea2fa7646f
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7b439e9f9d60aa7c
-#   text hash     1db60fbce683e3ce
+#   content hash  3a8b21f3a5daefae
+#   text hash     096ef780142d5340
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  5b5d6b279ad0f54e
-#   text hash     2b71eca2171e0e78
+#   content hash  9a3c8871061b1698
+#   text hash     db559d6f84d714b9
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

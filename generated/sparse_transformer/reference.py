@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  5b5d6b279ad0f54e
-#   text hash     0430dfc2aa9d5ad0
+#   content hash  9a3c8871061b1698
+#   text hash     17cbc4c956dc1858
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  5b5d6b279ad0f54e
-#   text hash     b75e13c10c61164a
+#   content hash  9a3c8871061b1698
+#   text hash     ccaa140438d263bb
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

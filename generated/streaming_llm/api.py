@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0c6efdac6373add2
-#   text hash     cedb942fd3f916fe
+#   content hash  a14dc20c32a58cd5
+#   text hash     3377e4f6a3c40536
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

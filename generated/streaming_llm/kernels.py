@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0c6efdac6373add2
-#   text hash     f5044e98c144306e
+#   content hash  a14dc20c32a58cd5
+#   text hash     0960fbea7ac6761e
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernels: Causal attention to the 1024 most recent keys and to the first four.
 

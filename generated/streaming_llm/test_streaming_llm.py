@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0c6efdac6373add2
-#   text hash     077de184fd8881bd
+#   content hash  a14dc20c32a58cd5
+#   text hash     72a434b6119bac85
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

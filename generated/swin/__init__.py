@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  4b924f432bf1b5e9
-#   text hash     b17407adbcdcb758
+#   content hash  00a13e537ef42cfd
+#   text hash     7a3077f9551e60c5
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

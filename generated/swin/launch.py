@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  4b924f432bf1b5e9
-#   text hash     9010d8b9a61986cc
+#   content hash  00a13e537ef42cfd
+#   text hash     0835ec4922e403ae
 #   render with   attnforge render specs/swin.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -188,7 +188,9 @@ def _attend(
 
 
 def _outputs(q, v):
-    return q.new_empty(*q.shape[:-1], v.shape[-1]), q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=torch.float32)
+    out = q.new_empty(*q.shape[:-1], v.shape[-1])
+    lse = q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=torch.float32)
+    return out, lse
 
 
 @_attend.register_fake
@@ -337,7 +339,7 @@ def _backward(ctx, dout, dlse):
     wanted = [ctx.needs_input_grad[i] for i in (0, 1, 2, 3)]
     gradients = _differentiate(out, lse, dout, dlse, wanted, q, k, v, offset_bias, scale)
     found = dict(zip((0, 1, 2, 3), gradients))
-    return tuple(found[i] if need else None for i, need in enumerate(ctx.needs_input_grad))
+    return tuple(found.get(i) if need else None for i, need in enumerate(ctx.needs_input_grad))
 
 
 _attend.register_autograd(_backward, setup_context=_keep)

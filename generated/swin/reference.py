@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  4b924f432bf1b5e9
-#   text hash     f847688502012664
+#   content hash  00a13e537ef42cfd
+#   text hash     4cf9939faa08d17f
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

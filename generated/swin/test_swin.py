@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  4b924f432bf1b5e9
-#   text hash     85316bb4da8ad2fa
+#   content hash  00a13e537ef42cfd
+#   text hash     f165f1f2a908272e
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

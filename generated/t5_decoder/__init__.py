@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bfdb96c0f5ca6220
-#   text hash     9494172c0361628f
+#   content hash  29bc5c24d36d8e33
+#   text hash     5a9ec1b9697cd7c7
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bfdb96c0f5ca6220
-#   text hash     ff6dd4fd2c6deb43
+#   content hash  29bc5c24d36d8e33
+#   text hash     af7fba6816aed965
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernels: Causal attention with T5's learned biases for distances.
 

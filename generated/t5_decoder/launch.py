@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bfdb96c0f5ca6220
-#   text hash     cae01057843cdd4e
+#   content hash  29bc5c24d36d8e33
+#   text hash     b2ac3d35b94f43d9
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -187,7 +187,9 @@ def _attend(
 
 
 def _outputs(q, v):
-    return q.new_empty(*q.shape[:-1], v.shape[-1]), q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=torch.float32)
+    out = q.new_empty(*q.shape[:-1], v.shape[-1])
+    lse = q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=torch.float32)
+    return out, lse
 
 
 @_attend.register_fake
@@ -332,7 +334,7 @@ def _backward(ctx, dout, dlse):
     wanted = [ctx.needs_input_grad[i] for i in (0, 1, 2, 3)]
     gradients = _differentiate(out, lse, dout, dlse, wanted, q, k, v, rel_bias, scale)
     found = dict(zip((0, 1, 2, 3), gradients))
-    return tuple(found[i] if need else None for i, need in enumerate(ctx.needs_input_grad))
+    return tuple(found.get(i) if need else None for i, need in enumerate(ctx.needs_input_grad))
 
 
 _attend.register_autograd(_backward, setup_context=_keep)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bfdb96c0f5ca6220
-#   text hash     bd38734ab4559394
+#   content hash  29bc5c24d36d8e33
+#   text hash     af87dcd306b90f7c
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  28ee93b722d21add
-#   text hash     f85699f95d6b7b50
+#   content hash  030bd2ed847040d5
+#   text hash     dee89a50070d9bfc
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

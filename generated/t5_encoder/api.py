@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  28ee93b722d21add
-#   text hash     a7db118f70565e31
+#   content hash  030bd2ed847040d5
+#   text hash     38463b7c526258a1
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  28ee93b722d21add
-#   text hash     870321e0c2e7bb92
+#   content hash  030bd2ed847040d5
+#   text hash     c54845cd07b3f407
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernels: Attention with T5's learned biases for distances in both directions.
 

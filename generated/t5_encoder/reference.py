@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  28ee93b722d21add
-#   text hash     bda8d26c4292a671
+#   content hash  030bd2ed847040d5
+#   text hash     f55d566508858d19
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a233a620c31e2240
-#   text hash     7854318927c5ee1e
+#   content hash  5246544527b9589d
+#   text hash     21aefdd1937063d0
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a233a620c31e2240
-#   text hash     2141dae893d24424
+#   content hash  5246544527b9589d
+#   text hash     143ea03e80bec454
 #   render with   attnforge render specs/transfusion.yaml
 """The kernels: Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a233a620c31e2240
-#   text hash     b4e095392589ae08
+#   content hash  5246544527b9589d
+#   text hash     7057502d17ede59a
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a233a620c31e2240
-#   text hash     9e6d458f84424aed
+#   content hash  5246544527b9589d
+#   text hash     23c4a52e8dad2a16
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

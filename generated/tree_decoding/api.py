@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  08c85140251730f0
-#   text hash     ff913b8331fc112d
+#   content hash  fa8ccb242e65604c
+#   text hash     e4f8f466f4326219
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  08c85140251730f0
-#   text hash     7c508eca7ecffcbd
+#   content hash  fa8ccb242e65604c
+#   text hash     c22bedee0a3524d9
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

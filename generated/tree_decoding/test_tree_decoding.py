@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  08c85140251730f0
-#   text hash     959339d1a96e46f9
+#   content hash  fa8ccb242e65604c
+#   text hash     8497650ead4f8a7a
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -125,21 +125,16 @@ class Plan:
     # -- the host ------------------------------------------------------------------------------------------------
 
     @property
-    def extras(self) -> tuple[Argument, ...]:
-        """The arguments that reach the attention kernels: q and k come turned."""
-        return tuple(a for a in self.arguments if a.name not in ("cos", "sin", "positions"))
-
-    @property
     def tensors(self) -> tuple[str, ...]:
         """What the backward pass needs of the operator's tensors."""
         cuts = ("cu_seqlens_q", "cu_seqlens_k") if self.spec.packed else ()
-        return ("q", "k", "v", *cuts, *(a.name for a in self.extras if a.kind == "tensor"))
+        return ("q", "k", "v", *cuts, *(a.name for a in self.arguments if a.kind == "tensor"))
 
     @property
     def numbers(self) -> tuple[str, ...]:
         """What the backward pass needs of the operator's numbers."""
         cuts = ("max_seqlen_q", "max_seqlen_k") if self.spec.packed else ()
-        return (*cuts, *(a.name for a in self.extras if a.kind == "scalar"), "scale")
+        return (*cuts, *(a.name for a in self.arguments if a.kind == "scalar"), "scale")
 
     @property
     def learned_names(self) -> tuple[str, ...]:
@@ -149,7 +144,7 @@ class Plan:
     @property
     def learned_places(self) -> tuple[int, ...]:
         """Where q, k, v and what is learned besides stand among the operator's arguments."""
-        names = [a.name for a in self.extras]
+        names = [a.name for a in self.arguments]
         first = 7 if self.spec.packed else 3
         return (0, 1, 2, *(first + names.index(name) for name in self.learned_names))
 

@@ -71,6 +71,8 @@ def alternatives(planned: plan.Plan) -> Iterator[Call]:
     grouped = SMALL.of(planned.spec)
     usual = calls.make(planned, grouped, "cpu")
     yield usual
+    optional = {a.name for a in planned.arguments if a.default}
+    yield dataclasses.replace(usual, keywords={name: x for name, x in usual.keywords.items() if name not in optional})
     q, k, v = (x.detach() for x in usual.operands)
     moved = torch.empty(k.numel() + 1, dtype=k.dtype)[1:].view(k.shape).copy_(k)
     for operands in (

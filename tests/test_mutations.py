@@ -45,7 +45,7 @@ FAULTS = {
     "the gradient of the lse dropped": ("full", "delta -= load_rows(dlse_ptr", "delta -= 0 * load_rows(dlse_ptr"),
     "delta forgotten in dq": ("full", "ds = p * (dp - delta[:, None])", "ds = p * dp"),
     "rotation the wrong way": ("rope", "b * cos + a * sin", "b * cos - a * sin"),
-    "gradients not turned back": ("rope", "*ctx.saved_tensors, -ctx.sign", "*ctx.saved_tensors, ctx.sign"),
+    "gradients not turned back": ("rope", "positions, -1.0)", "positions, 1.0)"),
     "positions from the top": ("rope", "tl.where(h < Hq, row + (k_len - q_len), row)", "row"),
     "decay with the wrong sign": ("log_decay", "log_decay_k_sum -= ", "log_decay_k_sum += "),
     "decay scanned the wrong way back": ("log_decay", "not ctx.reverse", "ctx.reverse"),

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a79f9970b8dbbeab
-#   text hash     dd16b1fe493b6b52
+#   content hash  5f194511469108e8
+#   text hash     bfb3bee8b8a8e7e5
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

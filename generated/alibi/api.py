@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a79f9970b8dbbeab
-#   text hash     66a0214c11e2d0e2
+#   content hash  5f194511469108e8
+#   text hash     9542228db340d8d4
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -38,21 +38,8 @@ def attention(
         q, k, v = _cast(q), _cast(k), _cast(v)
     _check_operands(q, k, v)
     Hq = q.shape[-2]
-    heads, device, dtype = q.shape[-2], q.device, torch.float32
-    if slopes is None:
-        slopes = (
-            lambda h: torch.where(
-                h < 2 ** math.floor(math.log(heads) / math.log(2) + 0.001),
-                2 ** ((-8 * (h + 1)).to(dtype) / 2 ** math.floor(math.log(heads) / math.log(2) + 0.001)),
-                2
-                ** (
-                    -4
-                    * (2 * (h.to(dtype) - 2 ** math.floor(math.log(heads) / math.log(2) + 0.001)) + 1)
-                    / 2 ** math.floor(math.log(heads) / math.log(2) + 0.001)
-                ),
-            )
-        )(torch.arange(heads, device=device)).to(dtype)
-    _check_tensor("slopes", slopes, q, FLOATS, (Hq,))
+    if slopes is not None:
+        _check_tensor("slopes", slopes, q, FLOATS, (Hq,))
     if scale is None:
         scale = 1 / math.sqrt(q.shape[-1])
     else:

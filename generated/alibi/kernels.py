@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a79f9970b8dbbeab
-#   text hash     5080eae49ff57f03
+#   content hash  5f194511469108e8
+#   text hash     92a2ad088445f32a
 #   render with   attnforge render specs/alibi.yaml
 """The kernels: Causal attention with linear biases, one slope a head.
 
@@ -21,6 +21,22 @@ import triton
 import triton.language as tl
 
 LOG2E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def as_float(x):
+    """x as float32, be it a tensor or a compile-time number."""
+    return tl.full([], 0.0, tl.float32) + x
+
+
+@triton.jit
+def power(x, y):
+    """x ** y; of a negative x, NaN unless y is whole."""
+    x, y = as_float(x), as_float(y)
+    size = tl.where(y == 0, 1.0, tl.exp2(y * tl.log2(tl.abs(x))))
+    whole = tl.floor(y) == y
+    odd = tl.floor(y * 0.5) * 2 != y
+    return tl.where(x < 0, tl.where(whole, tl.where(odd, -size, size), float("nan")), size)
 
 
 @triton.jit
@@ -60,6 +76,15 @@ def query_tiles(k_first, k_last, q_len, k_len, BLOCK_M: tl.constexpr):
         BLOCK_M,
     )
     return first, full_first, full_last, last
+
+
+@triton.jit
+def default_slopes(h, Hq):
+    """`slopes` of a head where the call leaves it out."""
+    part0 = power(2, tl.floor(tl.log(as_float(Hq)) / 0.6931471805599453 + 0.001))
+    return tl.cast(
+        tl.where(h < part0, power(2, -8 * (h + 1) / part0), power(2, -4 * (2 * (h - part0) + 1) / part0)), tl.float32
+    )
 
 
 @triton.jit
@@ -145,7 +170,11 @@ def forward(
     q_last = tl.minimum(q_first + BLOCK_M, k_len) - 1
     row = q_start + tl.arange(0, BLOCK_M)
     q_pos = row + (k_len - q_len)
-    slopes = tl.load(slopes_ptr + tl.cast(h, tl.int64) * slopes_stride_head).to(tl.float32)
+    slopes = (
+        default_slopes(h, Hq)
+        if slopes_ptr is None
+        else tl.load(slopes_ptr + tl.cast(h, tl.int64) * slopes_stride_head).to(tl.float32)
+    )
 
     q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
     acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
@@ -219,7 +248,11 @@ def backward_dkv(
     for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
         lse_base = lse_ptr + (b.to(tl.int64) * Hq + h) * q_len
         delta_base = delta_ptr + (b.to(tl.int64) * Hq + h) * q_len
-        slopes = tl.load(slopes_ptr + tl.cast(h, tl.int64) * slopes_stride_head).to(tl.float32)
+        slopes = (
+            default_slopes(h, Hq)
+            if slopes_ptr is None
+            else tl.load(slopes_ptr + tl.cast(h, tl.int64) * slopes_stride_head).to(tl.float32)
+        )
         first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, k_len, BLOCK_M)
         # the mixed tiles of both ends share one loop: fewer copies of the tile's code are in flight
         left = full_first - first
@@ -244,7 +277,7 @@ def backward_dkv(
 @triton.jit
 def learn_from_keys(
     dq, slopes_sum, q_tile, dout_tile, lse, delta, k_desc, v_desc, b, kv_h, k_start, k_len, scale, q_pos, slopes,
-    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr,
+    slopes_sum_ptr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr,
     MASKED: tl.constexpr
 ):  # fmt: skip
     """Adds what one tile of keys teaches a tile of queries."""
@@ -264,7 +297,8 @@ def learn_from_keys(
         slope0_1 = tl.where(keep, slope0_1, 0.0)
     dp = tl.dot(dout_tile, v_tile.T, input_precision=PRECISION)
     ds = p * (dp - delta[:, None])
-    slopes_sum += tl.sum(ds * slope0_1, 1)
+    if slopes_sum_ptr is not None:
+        slopes_sum += tl.sum(ds * slope0_1, 1)
     dq = add_product(dq, ds.to(k_tile.dtype), k_tile, PRECISION)  # [BLOCK_M, BLOCK_D]
     return dq, slopes_sum
 
@@ -286,7 +320,11 @@ def backward_dq(
     q_last = tl.minimum(q_first + BLOCK_M, k_len) - 1
     row = q_start + tl.arange(0, BLOCK_M)
     q_pos = row + (k_len - q_len)
-    slopes = tl.load(slopes_ptr + tl.cast(h, tl.int64) * slopes_stride_head).to(tl.float32)
+    slopes = (
+        default_slopes(h, Hq)
+        if slopes_ptr is None
+        else tl.load(slopes_ptr + tl.cast(h, tl.int64) * slopes_stride_head).to(tl.float32)
+    )
 
     q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
     dout_tile = load_tile(dout_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_DV)
@@ -305,15 +343,16 @@ def backward_dq(
         k_start = i * BLOCK_N
         dq, slopes_sum = learn_from_keys(
             dq, slopes_sum, q_tile, dout_tile, lse, delta, k_desc, v_desc, b, kv_h, k_start, k_len, scale,
-            q_pos, slopes, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, MASKED=True
+            q_pos, slopes, slopes_sum_ptr, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, MASKED=True
         )  # fmt: skip
     for i in tl.range(full_first, full_last):
         k_start = i * BLOCK_N
         dq, slopes_sum = learn_from_keys(
             dq, slopes_sum, q_tile, dout_tile, lse, delta, k_desc, v_desc, b, kv_h, k_start, k_len, scale,
-            q_pos, slopes, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, MASKED=False
+            q_pos, slopes, slopes_sum_ptr, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, MASKED=False
         )  # fmt: skip
 
     store_rows(dq_ptr + (b.to(tl.int64) * q_len * Hq + h) * D, Hq * D, dq * scale, q_start, q_len, D)
-    slopes_sum = tl.where(row < q_len, slopes_sum, 0.0)
-    tl.store(slopes_sum_ptr + tl.program_id(0).to(tl.int64) * tl.num_programs(1) + tile, tl.sum(slopes_sum, 0))
+    if slopes_sum_ptr is not None:
+        slopes_sum = tl.where(row < q_len, slopes_sum, 0.0)
+        tl.store(slopes_sum_ptr + tl.program_id(0).to(tl.int64) * tl.num_programs(1) + tile, tl.sum(slopes_sum, 0))

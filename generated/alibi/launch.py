@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a79f9970b8dbbeab
-#   text hash     227af33462d51e48
+#   content hash  5f194511469108e8
+#   text hash     6ee507ee007f1246
 #   render with   attnforge render specs/alibi.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -147,7 +147,7 @@ def _attend(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
-    slopes: torch.Tensor,
+    slopes: torch.Tensor | None,
     scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     out, lse = _outputs(q, v)
@@ -207,7 +207,7 @@ def _differentiate(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
-    slopes: torch.Tensor,
+    slopes: torch.Tensor | None,
     scale: float,
 ) -> list[torch.Tensor]:
     gradients = _gradients(wanted, q, k, v, slopes)
@@ -225,7 +225,7 @@ def _differentiate(
 
     def launch(block_m, block_n, warps, stages):
         nonlocal slopes_sum
-        slopes_sum = lse.new_zeros(q.shape[0], q.shape[-2], _cdiv(q.shape[1], block_m))
+        slopes_sum = lse.new_zeros(q.shape[0], q.shape[-2], _cdiv(q.shape[1], block_m)) if wanted[3] else None
         _launch(
             shapes,
             kernels.backward_dq,
@@ -309,7 +309,7 @@ def _differentiate(
 
 
 def _gradients(wanted, *tensors):
-    return [x.new_empty(x.shape if want else 0) for want, x in zip(wanted, tensors)]
+    return [x.new_empty(x.shape) if want else tensors[0].new_empty(0) for want, x in zip(wanted, tensors)]
 
 
 @_differentiate.register_fake
@@ -487,5 +487,5 @@ def _copies_tiles(device):
 
 
 def _stride(x, axis):
-    """0 for an axis of size 1, which stands for any size."""
-    return x.stride(axis) if x.shape[axis] > 1 else 0
+    """0 for an axis of size 1, which stands for any size, and where nothing is given."""
+    return x.stride(axis) if x is not None and x.shape[axis] > 1 else 0

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a79f9970b8dbbeab
-#   text hash     bad3675484771ed0
+#   content hash  5f194511469108e8
+#   text hash     e72c8ad297402e64
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

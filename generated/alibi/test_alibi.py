@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a79f9970b8dbbeab
-#   text hash     d6676c15d707576c
+#   content hash  5f194511469108e8
+#   text hash     3b95ecc9622a67f6
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

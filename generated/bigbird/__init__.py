@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  68fd00e57e7721b3
-#   text hash     fad0b0d40fd04140
+#   content hash  6c68bb81e8c7a2df
+#   text hash     f4c63f611b4e8d7a
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  68fd00e57e7721b3
-#   text hash     7aa4021c34055f07
+#   content hash  6c68bb81e8c7a2df
+#   text hash     ac7b50eeb6284cf3
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  68fd00e57e7721b3
-#   text hash     6b9160a3b3bf85e6
+#   content hash  6c68bb81e8c7a2df
+#   text hash     7fbfd455f4a23d1b
 #   render with   attnforge render specs/bigbird.yaml
 """The kernels: A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  68fd00e57e7721b3
-#   text hash     50832677c3edbc41
+#   content hash  6c68bb81e8c7a2df
+#   text hash     a7e3a06d338f007c
 #   render with   attnforge render specs/bigbird.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -305,7 +305,7 @@ def _differentiate(
 
 
 def _gradients(wanted, *tensors):
-    return [x.new_empty(x.shape if want else 0) for want, x in zip(wanted, tensors)]
+    return [x.new_empty(x.shape) if want else tensors[0].new_empty(0) for want, x in zip(wanted, tensors)]
 
 
 @_differentiate.register_fake

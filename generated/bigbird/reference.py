@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  68fd00e57e7721b3
-#   text hash     99f5f4dc3319de21
+#   content hash  6c68bb81e8c7a2df
+#   text hash     44902375ddeadd76
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e607edc02cd6a9d3
-#   text hash     11b33cd6c02e0abc
+#   content hash  7db75fffece95875
+#   text hash     84c213d47112fe1d
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e607edc02cd6a9d3
-#   text hash     a05cd93a39a3634b
+#   content hash  7db75fffece95875
+#   text hash     c1f3387778ed1841
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

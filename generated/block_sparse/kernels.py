@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e607edc02cd6a9d3
-#   text hash     91eaf39fe9112486
+#   content hash  7db75fffece95875
+#   text hash     56852b3c0e581f6b
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernels: Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e607edc02cd6a9d3
-#   text hash     fdbdcdf0e17959f6
+#   content hash  7db75fffece95875
+#   text hash     6215152e332c92b5
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

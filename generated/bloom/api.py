@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  97cfab3a95ad9290
-#   text hash     371ccbc5b56af153
+#   content hash  ed8618624897921e
+#   text hash     04d2129a35413ec4
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -38,21 +38,8 @@ def attention(
         q, k, v = _cast(q), _cast(k), _cast(v)
     _check_operands(q, k, v)
     Hq = q.shape[-2]
-    heads, device, dtype = q.shape[-2], q.device, torch.float32
-    if slopes is None:
-        slopes = (
-            lambda h: torch.where(
-                h < 2 ** math.floor(math.log(heads) / math.log(2) + 0.001),
-                2 ** ((-8 * (h + 1)).to(dtype) / 2 ** math.floor(math.log(heads) / math.log(2) + 0.001)),
-                2
-                ** (
-                    -4
-                    * (2 * (h.to(dtype) - 2 ** math.floor(math.log(heads) / math.log(2) + 0.001)) + 1)
-                    / 2 ** math.floor(math.log(heads) / math.log(2) + 0.001)
-                ),
-            )
-        )(torch.arange(heads, device=device)).to(dtype)
-    _check_tensor("slopes", slopes, q, FLOATS, (Hq,))
+    if slopes is not None:
+        _check_tensor("slopes", slopes, q, FLOATS, (Hq,))
     if scale is None:
         scale = 1 / math.sqrt(q.shape[-1])
     else:

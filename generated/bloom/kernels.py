@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  97cfab3a95ad9290
-#   text hash     9cc94a5ffeba8fac
+#   content hash  ed8618624897921e
+#   text hash     6e66b9b0d77b6de3
 #   render with   attnforge render specs/bloom.yaml
 """The kernels: Causal attention with linear biases and as many key heads as query heads.
 
@@ -20,6 +20,22 @@ import triton
 import triton.language as tl
 
 LOG2E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def as_float(x):
+    """x as float32, be it a tensor or a compile-time number."""
+    return tl.full([], 0.0, tl.float32) + x
+
+
+@triton.jit
+def power(x, y):
+    """x ** y; of a negative x, NaN unless y is whole."""
+    x, y = as_float(x), as_float(y)
+    size = tl.where(y == 0, 1.0, tl.exp2(y * tl.log2(tl.abs(x))))
+    whole = tl.floor(y) == y
+    odd = tl.floor(y * 0.5) * 2 != y
+    return tl.where(x < 0, tl.where(whole, tl.where(odd, -size, size), float("nan")), size)
 
 
 @triton.jit
@@ -59,6 +75,15 @@ def query_tiles(k_first, k_last, q_len, k_len, BLOCK_M: tl.constexpr):
         BLOCK_M,
     )
     return first, full_first, full_last, last
+
+
+@triton.jit
+def default_slopes(h, Hq):
+    """`slopes` of a head where the call leaves it out."""
+    part0 = power(2, tl.floor(tl.log(as_float(Hq)) / 0.6931471805599453 + 0.001))
+    return tl.cast(
+        tl.where(h < part0, power(2, -8 * (h + 1) / part0), power(2, -4 * (2 * (h - part0) + 1) / part0)), tl.float32
+    )
 
 
 @triton.jit
@@ -143,7 +168,11 @@ def forward(
     q_last = tl.minimum(q_first + BLOCK_M, k_len) - 1
     row = q_start + tl.arange(0, BLOCK_M)
     q_pos = row + (k_len - q_len)
-    slopes = tl.load(slopes_ptr + tl.cast(h, tl.int64) * slopes_stride_head).to(tl.float32)
+    slopes = (
+        default_slopes(h, Hq)
+        if slopes_ptr is None
+        else tl.load(slopes_ptr + tl.cast(h, tl.int64) * slopes_stride_head).to(tl.float32)
+    )
 
     q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
     acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
@@ -216,7 +245,11 @@ def backward_dkv(
     dv = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
     lse_base = lse_ptr + (b.to(tl.int64) * Hq + h) * q_len
     delta_base = delta_ptr + (b.to(tl.int64) * Hq + h) * q_len
-    slopes = tl.load(slopes_ptr + tl.cast(h, tl.int64) * slopes_stride_head).to(tl.float32)
+    slopes = (
+        default_slopes(h, Hq)
+        if slopes_ptr is None
+        else tl.load(slopes_ptr + tl.cast(h, tl.int64) * slopes_stride_head).to(tl.float32)
+    )
     first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, k_len, BLOCK_M)
     # the mixed tiles of both ends share one loop: fewer copies of the tile's code are in flight
     left = full_first - first
@@ -241,7 +274,7 @@ def backward_dkv(
 @triton.jit
 def learn_from_keys(
     dq, slopes_sum, q_tile, dout_tile, lse, delta, k_desc, v_desc, b, h, k_start, k_len, scale, q_pos, slopes,
-    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr,
+    slopes_sum_ptr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr,
     MASKED: tl.constexpr
 ):  # fmt: skip
     """Adds what one tile of keys teaches a tile of queries."""
@@ -261,7 +294,8 @@ def learn_from_keys(
         slope0_1 = tl.where(keep, slope0_1, 0.0)
     dp = tl.dot(dout_tile, v_tile.T, input_precision=PRECISION)
     ds = p * (dp - delta[:, None])
-    slopes_sum += tl.sum(ds * slope0_1, 1)
+    if slopes_sum_ptr is not None:
+        slopes_sum += tl.sum(ds * slope0_1, 1)
     dq = add_product(dq, ds.to(k_tile.dtype), k_tile, PRECISION)  # [BLOCK_M, BLOCK_D]
     return dq, slopes_sum
 
@@ -281,7 +315,11 @@ def backward_dq(
     q_last = tl.minimum(q_first + BLOCK_M, k_len) - 1
     row = q_start + tl.arange(0, BLOCK_M)
     q_pos = row + (k_len - q_len)
-    slopes = tl.load(slopes_ptr + tl.cast(h, tl.int64) * slopes_stride_head).to(tl.float32)
+    slopes = (
+        default_slopes(h, Hq)
+        if slopes_ptr is None
+        else tl.load(slopes_ptr + tl.cast(h, tl.int64) * slopes_stride_head).to(tl.float32)
+    )
 
     q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
     dout_tile = load_tile(dout_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_DV)
@@ -300,15 +338,16 @@ def backward_dq(
         k_start = i * BLOCK_N
         dq, slopes_sum = learn_from_keys(
             dq, slopes_sum, q_tile, dout_tile, lse, delta, k_desc, v_desc, b, h, k_start, k_len, scale, q_pos,
-            slopes, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, MASKED=True
+            slopes, slopes_sum_ptr, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, MASKED=True
         )  # fmt: skip
     for i in tl.range(full_first, full_last):
         k_start = i * BLOCK_N
         dq, slopes_sum = learn_from_keys(
             dq, slopes_sum, q_tile, dout_tile, lse, delta, k_desc, v_desc, b, h, k_start, k_len, scale, q_pos,
-            slopes, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, MASKED=False
+            slopes, slopes_sum_ptr, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, MASKED=False
         )  # fmt: skip
 
     store_rows(dq_ptr + (b.to(tl.int64) * q_len * Hq + h) * D, Hq * D, dq * scale, q_start, q_len, D)
-    slopes_sum = tl.where(row < q_len, slopes_sum, 0.0)
-    tl.store(slopes_sum_ptr + tl.program_id(0).to(tl.int64) * tl.num_programs(1) + tile, tl.sum(slopes_sum, 0))
+    if slopes_sum_ptr is not None:
+        slopes_sum = tl.where(row < q_len, slopes_sum, 0.0)
+        tl.store(slopes_sum_ptr + tl.program_id(0).to(tl.int64) * tl.num_programs(1) + tile, tl.sum(slopes_sum, 0))

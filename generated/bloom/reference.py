@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  97cfab3a95ad9290
-#   text hash     25a7684fcfd459c1
+#   content hash  ed8618624897921e
+#   text hash     1b7f5700d5370fa9
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  97cfab3a95ad9290
-#   text hash     8cc00435fca9e448
+#   content hash  ed8618624897921e
+#   text hash     9cec38fe6bbce717
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3b539e5b95ec8dd4
-#   text hash     83beafeeeff97b6f
+#   content hash  e87685e515beb28f
+#   text hash     23a9c194e0970549
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3b539e5b95ec8dd4
-#   text hash     e15004a06ace1f56
+#   content hash  e87685e515beb28f
+#   text hash     efee2670ea7ea086
 #   render with   attnforge render specs/causal.yaml
 """The kernels: Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3b539e5b95ec8dd4
-#   text hash     6bce2ba7ad23b8a9
+#   content hash  e87685e515beb28f
+#   text hash     b8b32a1347d5d4aa
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

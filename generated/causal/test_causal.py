@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3b539e5b95ec8dd4
-#   text hash     d2d16c557ce2438e
+#   content hash  e87685e515beb28f
+#   text hash     96377b645002beeb
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c3829959e6aedd36
-#   text hash     442c91373c4489a4
+#   content hash  41ec18854b46fe2f
+#   text hash     9394228d6449aa27
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

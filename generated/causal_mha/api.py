@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c3829959e6aedd36
-#   text hash     8b23e08f8bb81627
+#   content hash  41ec18854b46fe2f
+#   text hash     855442166f76d40a
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c3829959e6aedd36
-#   text hash     ea9a1641e4aed14e
+#   content hash  41ec18854b46fe2f
+#   text hash     fcca3646ad8ce075
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernels: Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c3829959e6aedd36
-#   text hash     078a3441aabbd65e
+#   content hash  41ec18854b46fe2f
+#   text hash     e2f431addf46775c
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -287,7 +287,7 @@ def _differentiate(
 
 
 def _gradients(wanted, *tensors):
-    return [x.new_empty(x.shape if want else 0) for want, x in zip(wanted, tensors)]
+    return [x.new_empty(x.shape) if want else tensors[0].new_empty(0) for want, x in zip(wanted, tensors)]
 
 
 @_differentiate.register_fake

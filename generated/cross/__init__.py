@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  57f2fb0c3ce6e926
-#   text hash     885810b10f0c4cb3
+#   content hash  36bec895c7be4d8d
+#   text hash     004a23a6d7b45c5c
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  57f2fb0c3ce6e926
-#   text hash     d2d0c2d2fd4a6953
+#   content hash  36bec895c7be4d8d
+#   text hash     366b3bcbfd891449
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  57f2fb0c3ce6e926
-#   text hash     9edd0629ab16c5f7
+#   content hash  36bec895c7be4d8d
+#   text hash     ba16deb55150d02e
 #   render with   attnforge render specs/cross.yaml
 """The kernels: Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  57f2fb0c3ce6e926
-#   text hash     c94c7843b7cbb8f7
+#   content hash  36bec895c7be4d8d
+#   text hash     01a5069678273afa
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  8e6d253d7895e070
-#   text hash     34c438cbcc494e7d
+#   content hash  055187c7b262df65
+#   text hash     931b1c2e2caab3f3
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

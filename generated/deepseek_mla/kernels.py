@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  8e6d253d7895e070
-#   text hash     6dd73ad6f9684eaa
+#   content hash  055187c7b262df65
+#   text hash     605ac304edfd7978
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernels: Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

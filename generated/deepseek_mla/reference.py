@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  8e6d253d7895e070
-#   text hash     26b84cbebcebf34e
+#   content hash  055187c7b262df65
+#   text hash     9d21b71dd63bf13f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f9dc048ae448b14d
-#   text hash     edb4f4014a207c56
+#   content hash  dfc6e80516317832
+#   text hash     1ee44accff6dddd7
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f9dc048ae448b14d
-#   text hash     2a5c890c92e85421
+#   content hash  dfc6e80516317832
+#   text hash     8795c5c0507b50ca
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f9dc048ae448b14d
-#   text hash     3094da2d4f890db0
+#   content hash  dfc6e80516317832
+#   text hash     6e10e1317b7b4a02
 #   render with   attnforge render specs/differential.yaml
 """The kernels: One of the two maps of differential attention, called once for each and subtracted.
 

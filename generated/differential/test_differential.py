@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f9dc048ae448b14d
-#   text hash     b2bd2e6cb1f1d1a5
+#   content hash  dfc6e80516317832
+#   text hash     7263f9a025ef5e1c
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

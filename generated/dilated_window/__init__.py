@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c374ee2bbbb69de6
-#   text hash     c47b2977e024e90e
+#   content hash  6e7cf6e884c73f47
+#   text hash     10b99c926285a4bd
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

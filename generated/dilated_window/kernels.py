@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c374ee2bbbb69de6
-#   text hash     02de310e12be7280
+#   content hash  6e7cf6e884c73f47
+#   text hash     2eda6f77856687a6
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernels: Causal attention to every fourth of the 512 most recent keys.
 

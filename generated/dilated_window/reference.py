@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c374ee2bbbb69de6
-#   text hash     c142aae107b427a0
+#   content hash  6e7cf6e884c73f47
+#   text hash     78f58d9b03caa21c
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c374ee2bbbb69de6
-#   text hash     23805986ed0baa48
+#   content hash  6e7cf6e884c73f47
+#   text hash     d677be1887bf5380
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  305b2501e7af444a
-#   text hash     bbb787dc7a1631c2
+#   content hash  0b2d68b72e0b7b64
+#   text hash     a0a9d1f22c9c1a06
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  305b2501e7af444a
-#   text hash     984973860e2f7d86
+#   content hash  0b2d68b72e0b7b64
+#   text hash     ee9686fa19125a45
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

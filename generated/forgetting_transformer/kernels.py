@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  305b2501e7af444a
-#   text hash     e2c23b7f44c8388e
+#   content hash  0b2d68b72e0b7b64
+#   text hash     6a739cf3c2a996bb
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The kernels: Causal attention with a forget gate learned for each token and head.
 
@@ -187,7 +187,7 @@ def forward(
 @triton.jit
 def learn_from_queries(
     dk, dv, log_decay_k_sum, k_tile, v_tile, q_desc, dout_desc, lse_base, delta_base, b, h, q_start, q_len, k_len,
-    scale, k_pos, log_decay_base, log_decay_k, log_decay_stride_token, BLOCK_M: tl.constexpr,
+    scale, k_pos, log_decay_base, log_decay_k, log_decay_stride_token, log_decay_k_sum_ptr, BLOCK_M: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr
 ):  # fmt: skip
     """Adds what one tile of queries teaches a tile of keys."""
@@ -208,7 +208,8 @@ def learn_from_queries(
     dv = add_product(dv, p.to(dout_tile.dtype), dout_tile, PRECISION)  # [BLOCK_N, BLOCK_DV]
     dp = tl.dot(v_tile, dout_tile.T, input_precision=PRECISION)
     ds = p * (dp - load_rows(delta_base, row, q_len, MASKED)[None, :])
-    log_decay_k_sum -= tl.sum(ds, 1)
+    if log_decay_k_sum_ptr is not None:
+        log_decay_k_sum -= tl.sum(ds, 1)
     dk = add_product(dk, ds.to(q_tile.dtype), q_tile, PRECISION)  # [BLOCK_N, BLOCK_D]
     return dk, dv, log_decay_k_sum
 
@@ -246,17 +247,20 @@ def backward_dkv(
             q_start = tl.where(i < left, first + i, full_last + i - left) * BLOCK_M
             dk, dv, log_decay_k_sum = learn_from_queries(
                 dk, dv, log_decay_k_sum, k_tile, v_tile, q_desc, dout_desc, lse_base, delta_base, b, h, q_start,
-                q_len, k_len, scale, k_pos, log_decay_base, log_decay_k, log_decay_stride_token, BLOCK_M, BLOCK_D,
-                BLOCK_DV, PRECISION, MASKED=True
+                q_len, k_len, scale, k_pos, log_decay_base, log_decay_k, log_decay_stride_token,
+                log_decay_k_sum_ptr, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, MASKED=True
             )  # fmt: skip
         for i in tl.range(full_first, full_last):
             q_start = i * BLOCK_M
             dk, dv, log_decay_k_sum = learn_from_queries(
                 dk, dv, log_decay_k_sum, k_tile, v_tile, q_desc, dout_desc, lse_base, delta_base, b, h, q_start,
-                q_len, k_len, scale, k_pos, log_decay_base, log_decay_k, log_decay_stride_token, BLOCK_M, BLOCK_D,
-                BLOCK_DV, PRECISION, MASKED=False
+                q_len, k_len, scale, k_pos, log_decay_base, log_decay_k, log_decay_stride_token,
+                log_decay_k_sum_ptr, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, MASKED=False
             )  # fmt: skip
-        tl.store(log_decay_k_sum_ptr + (b.to(tl.int64) * Hq + h) * k_len + k_pos, log_decay_k_sum, mask=k_pos < k_len)
+        if log_decay_k_sum_ptr is not None:
+            tl.store(
+                log_decay_k_sum_ptr + (b.to(tl.int64) * Hq + h) * k_len + k_pos, log_decay_k_sum, mask=k_pos < k_len
+            )
 
     first_row = b.to(tl.int64) * k_len * (Hq // GROUP) + kv_h
     store_rows(dk_ptr + first_row * D, (Hq // GROUP) * D, dk * scale, k_start, k_len, D)
@@ -266,8 +270,8 @@ def backward_dkv(
 @triton.jit
 def learn_from_keys(
     dq, log_decay_q_sum, q_tile, dout_tile, lse, delta, k_desc, v_desc, b, kv_h, k_start, k_len, scale, q_pos,
-    log_decay_base, log_decay_q, log_decay_stride_token, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr
+    log_decay_base, log_decay_q, log_decay_stride_token, log_decay_q_sum_ptr, BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr
 ):  # fmt: skip
     """Adds what one tile of keys teaches a tile of queries."""
     k_pos = k_start + tl.arange(0, BLOCK_N)
@@ -284,7 +288,8 @@ def learn_from_keys(
         p = tl.where(keep, p, 0.0)
     dp = tl.dot(dout_tile, v_tile.T, input_precision=PRECISION)
     ds = p * (dp - delta[:, None])
-    log_decay_q_sum += tl.sum(ds, 1)
+    if log_decay_q_sum_ptr is not None:
+        log_decay_q_sum += tl.sum(ds, 1)
     dq = add_product(dq, ds.to(k_tile.dtype), k_tile, PRECISION)  # [BLOCK_M, BLOCK_D]
     return dq, log_decay_q_sum
 
@@ -328,23 +333,24 @@ def backward_dq(
         k_start = i * BLOCK_N
         dq, log_decay_q_sum = learn_from_keys(
             dq, log_decay_q_sum, q_tile, dout_tile, lse, delta, k_desc, v_desc, b, kv_h, k_start, k_len, scale,
-            q_pos, log_decay_base, log_decay_q, log_decay_stride_token, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION,
-            MASKED=True
+            q_pos, log_decay_base, log_decay_q, log_decay_stride_token, log_decay_q_sum_ptr, BLOCK_N, BLOCK_D,
+            BLOCK_DV, PRECISION, MASKED=True
         )  # fmt: skip
     for i in tl.range(full_first, full_last):
         k_start = i * BLOCK_N
         dq, log_decay_q_sum = learn_from_keys(
             dq, log_decay_q_sum, q_tile, dout_tile, lse, delta, k_desc, v_desc, b, kv_h, k_start, k_len, scale,
-            q_pos, log_decay_base, log_decay_q, log_decay_stride_token, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION,
-            MASKED=False
+            q_pos, log_decay_base, log_decay_q, log_decay_stride_token, log_decay_q_sum_ptr, BLOCK_N, BLOCK_D,
+            BLOCK_DV, PRECISION, MASKED=False
         )  # fmt: skip
 
     store_rows(dq_ptr + (b.to(tl.int64) * q_len * Hq + h) * D, Hq * D, dq * scale, q_start, q_len, D)
-    tl.store(
-        log_decay_q_sum_ptr + (b.to(tl.int64) * Hq + h) * k_len + q_pos,
-        log_decay_q_sum,
-        mask=(row < q_len) & (q_pos >= 0),
-    )
+    if log_decay_q_sum_ptr is not None:
+        tl.store(
+            log_decay_q_sum_ptr + (b.to(tl.int64) * Hq + h) * k_len + q_pos,
+            log_decay_q_sum,
+            mask=(row < q_len) & (q_pos >= 0),
+        )
 
 
 @triton.jit(do_not_specialize=["count", "heads"])

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  305b2501e7af444a
-#   text hash     e17a9670b77eb895
+#   content hash  0b2d68b72e0b7b64
+#   text hash     c291fb6f2a402e55
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -224,7 +224,7 @@ def _differentiate(
     block_d, block_dv = _padded(q), _padded(v)
 
     dq = dq if wanted[0] else q.new_empty(q.shape)
-    log_decay_q_sum = lse.new_zeros(q.shape[0], q.shape[2], k.shape[1])
+    log_decay_q_sum = lse.new_zeros(q.shape[0], q.shape[2], k.shape[1]) if wanted[3] else None
 
     def launch(block_m, block_n, warps, stages):
         _launch(
@@ -272,7 +272,7 @@ def _differentiate(
     if wanted[1] or wanted[2] or wanted[3]:
         dk = dk if wanted[1] else k.new_empty(k.shape)
         dv = dv if wanted[2] else v.new_empty(v.shape)
-        log_decay_k_sum = lse.new_empty(q.shape[0], q.shape[2], k.shape[1])
+        log_decay_k_sum = lse.new_empty(q.shape[0], q.shape[2], k.shape[1]) if wanted[3] else None
 
         def launch(block_m, block_n, warps, stages):
             _launch(
@@ -323,7 +323,7 @@ def _differentiate(
 
 
 def _gradients(wanted, *tensors):
-    return [x.new_empty(x.shape if want else 0) for want, x in zip(wanted, tensors)]
+    return [x.new_empty(x.shape) if want else tensors[0].new_empty(0) for want, x in zip(wanted, tensors)]
 
 
 @_differentiate.register_fake

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  305b2501e7af444a
-#   text hash     1c9d0550b773da5a
+#   content hash  0b2d68b72e0b7b64
+#   text hash     95f40f18e08f10e2
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

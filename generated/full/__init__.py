@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3f11d83f5ef2f36c
-#   text hash     aeabb9104119f993
+#   content hash  ace3f795f6312a75
+#   text hash     53529da9ab2ff255
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3f11d83f5ef2f36c
-#   text hash     c4d9607ac0e21c75
+#   content hash  ace3f795f6312a75
+#   text hash     b1aac721c498ab47
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3f11d83f5ef2f36c
-#   text hash     59e1a23269e70934
+#   content hash  ace3f795f6312a75
+#   text hash     155c1a87d429a1fe
 #   render with   attnforge render specs/full.yaml
 """The kernels: Softmax attention without a mask.
 

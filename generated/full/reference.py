@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3f11d83f5ef2f36c
-#   text hash     999ed48928dd116d
+#   content hash  ace3f795f6312a75
+#   text hash     51dedecec4b83d65
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

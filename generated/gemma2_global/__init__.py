@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ab0815d75e0e79e4
-#   text hash     7b64736c8e56fe95
+#   content hash  33bb85d32d56c9cf
+#   text hash     6bc65c6ee5de1d2f
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ab0815d75e0e79e4
-#   text hash     596f6ccd3dd14cf9
+#   content hash  33bb85d32d56c9cf
+#   text hash     7a86f0b7336b726d
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

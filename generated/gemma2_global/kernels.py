@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ab0815d75e0e79e4
-#   text hash     62077c8aa8b6b217
+#   content hash  33bb85d32d56c9cf
+#   text hash     d3f68078cf80f5bf
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernels: The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ab0815d75e0e79e4
-#   text hash     f658ddccdd0e585e
+#   content hash  33bb85d32d56c9cf
+#   text hash     6b9e1a5ecbb5a8f6
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  468a5c1d3e60f8fb
-#   text hash     3e97a8cdca4b77b2
+#   content hash  68b9225c540b3387
+#   text hash     a91938d74474eb6e
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  468a5c1d3e60f8fb
-#   text hash     623cc7b417383187
+#   content hash  68b9225c540b3387
+#   text hash     d5eb895db5c89390
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  468a5c1d3e60f8fb
-#   text hash     536fa41fd69b3a97
+#   content hash  68b9225c540b3387
+#   text hash     56f9926dd603d495
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  d59ee790e8a7ea8d
-#   text hash     78dfbb7927783a26
+#   content hash  ef1a7d94e642bbec
+#   text hash     356a6300e67608ab
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  d59ee790e8a7ea8d
-#   text hash     c7c7d7153d8b1520
+#   content hash  ef1a7d94e642bbec
+#   text hash     f61ad32b0311cf0c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernels: Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  d59ee790e8a7ea8d
-#   text hash     2f0d6b5c75b6ec2f
+#   content hash  ef1a7d94e642bbec
+#   text hash     1aa7ab64532d18fe
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

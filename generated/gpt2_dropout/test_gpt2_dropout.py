@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  d59ee790e8a7ea8d
-#   text hash     f336a4fa22cbe288
+#   content hash  ef1a7d94e642bbec
+#   text hash     a5d6dd793d160ec7
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

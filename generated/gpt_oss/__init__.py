@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  47268469ad5d6ace
-#   text hash     3680e37ae6b7c109
+#   content hash  551fb6e269b01cc7
+#   text hash     f8554329aa4733eb
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

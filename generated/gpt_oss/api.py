@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  47268469ad5d6ace
-#   text hash     19e8c32419770f21
+#   content hash  551fb6e269b01cc7
+#   text hash     503ba1b2cfd6c181
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

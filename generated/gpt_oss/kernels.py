@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  47268469ad5d6ace
-#   text hash     465ff87b2225753f
+#   content hash  551fb6e269b01cc7
+#   text hash     c2e0e951f0ea67a2
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernels: The full layers of gpt-oss, with a learned sink for each head.
 

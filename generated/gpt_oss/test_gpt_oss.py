@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  47268469ad5d6ace
-#   text hash     c8d734c76b48aaa9
+#   content hash  551fb6e269b01cc7
+#   text hash     79b9fa252c8cf094
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

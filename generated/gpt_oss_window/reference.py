@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  daef286716b1a834
-#   text hash     571f7bd46a6ea4ea
+#   content hash  ace1f9fa99813cbe
+#   text hash     e8d8b2036b062aab
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  daef286716b1a834
-#   text hash     6febb3b1fe9c47be
+#   content hash  ace1f9fa99813cbe
+#   text hash     01d6a3a7a42106d9
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

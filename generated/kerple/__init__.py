@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  398fa9649dbacffa
-#   text hash     86dce05060460b17
+#   content hash  fed8953349e218f4
+#   text hash     b78c209da3a900bd
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  398fa9649dbacffa
-#   text hash     2d68ba11ae2522db
+#   content hash  fed8953349e218f4
+#   text hash     896b53fd58622a50
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  398fa9649dbacffa
-#   text hash     a252416fafc9f3ed
+#   content hash  fed8953349e218f4
+#   text hash     299381f39e89dac7
 #   render with   attnforge render specs/kerple.yaml
 """The kernels: Causal attention that falls with the logarithm of the distance, at a learned rate.
 
@@ -255,8 +255,8 @@ def backward_dkv(
 @triton.jit
 def learn_from_keys(
     dq, decay_sum, width_sum, q_tile, dout_tile, lse, delta, k_desc, v_desc, b, h, k_start, k_len, scale, q_pos,
-    decay, width, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr,
-    MASKED: tl.constexpr
+    decay, width, decay_sum_ptr, width_sum_ptr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr
 ):  # fmt: skip
     """Adds what one tile of keys teaches a tile of queries."""
     k_pos = k_start + tl.arange(0, BLOCK_N)
@@ -280,8 +280,10 @@ def learn_from_keys(
         slope0_2 = tl.where(keep, slope0_2, 0.0)
     dp = tl.dot(dout_tile, v_tile.T, input_precision=PRECISION)
     ds = p * (dp - delta[:, None])
-    decay_sum += tl.sum(ds * slope0_1, 1)
-    width_sum += tl.sum(ds * slope0_2, 1)
+    if decay_sum_ptr is not None:
+        decay_sum += tl.sum(ds * slope0_1, 1)
+    if width_sum_ptr is not None:
+        width_sum += tl.sum(ds * slope0_2, 1)
     dq = add_product(dq, ds.to(k_tile.dtype), k_tile, PRECISION)  # [BLOCK_M, BLOCK_D]
     return dq, decay_sum, width_sum
 
@@ -323,17 +325,21 @@ def backward_dq(
         k_start = i * BLOCK_N
         dq, decay_sum, width_sum = learn_from_keys(
             dq, decay_sum, width_sum, q_tile, dout_tile, lse, delta, k_desc, v_desc, b, h, k_start, k_len,
-            scale, q_pos, decay, width, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, MASKED=True
+            scale, q_pos, decay, width, decay_sum_ptr, width_sum_ptr, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION,
+            MASKED=True
         )  # fmt: skip
     for i in tl.range(full_first, full_last):
         k_start = i * BLOCK_N
         dq, decay_sum, width_sum = learn_from_keys(
             dq, decay_sum, width_sum, q_tile, dout_tile, lse, delta, k_desc, v_desc, b, h, k_start, k_len,
-            scale, q_pos, decay, width, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, MASKED=False
+            scale, q_pos, decay, width, decay_sum_ptr, width_sum_ptr, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION,
+            MASKED=False
         )  # fmt: skip
 
     store_rows(dq_ptr + (b.to(tl.int64) * q_len * Hq + h) * D, Hq * D, dq * scale, q_start, q_len, D)
-    decay_sum = tl.where(row < q_len, decay_sum, 0.0)
-    tl.store(decay_sum_ptr + tl.program_id(0).to(tl.int64) * tl.num_programs(1) + tile, tl.sum(decay_sum, 0))
-    width_sum = tl.where(row < q_len, width_sum, 0.0)
-    tl.store(width_sum_ptr + tl.program_id(0).to(tl.int64) * tl.num_programs(1) + tile, tl.sum(width_sum, 0))
+    if decay_sum_ptr is not None:
+        decay_sum = tl.where(row < q_len, decay_sum, 0.0)
+        tl.store(decay_sum_ptr + tl.program_id(0).to(tl.int64) * tl.num_programs(1) + tile, tl.sum(decay_sum, 0))
+    if width_sum_ptr is not None:
+        width_sum = tl.where(row < q_len, width_sum, 0.0)
+        tl.store(width_sum_ptr + tl.program_id(0).to(tl.int64) * tl.num_programs(1) + tile, tl.sum(width_sum, 0))

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  398fa9649dbacffa
-#   text hash     b91e18d5b5dacb53
+#   content hash  fed8953349e218f4
+#   text hash     927101ed4d3ed8dc
 #   render with   attnforge render specs/kerple.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -228,8 +228,8 @@ def _differentiate(
 
     def launch(block_m, block_n, warps, stages):
         nonlocal decay_sum, width_sum
-        decay_sum = lse.new_zeros(q.shape[0], q.shape[-2], _cdiv(q.shape[1], block_m))
-        width_sum = lse.new_zeros(q.shape[0], q.shape[-2], _cdiv(q.shape[1], block_m))
+        decay_sum = lse.new_zeros(q.shape[0], q.shape[-2], _cdiv(q.shape[1], block_m)) if wanted[3] else None
+        width_sum = lse.new_zeros(q.shape[0], q.shape[-2], _cdiv(q.shape[1], block_m)) if wanted[4] else None
         _launch(
             shapes,
             kernels.backward_dq,
@@ -326,7 +326,7 @@ def _differentiate(
 
 
 def _gradients(wanted, *tensors):
-    return [x.new_empty(x.shape if want else 0) for want, x in zip(wanted, tensors)]
+    return [x.new_empty(x.shape) if want else tensors[0].new_empty(0) for want, x in zip(wanted, tensors)]
 
 
 @_differentiate.register_fake

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  398fa9649dbacffa
-#   text hash     7e562a63d05d7f41
+#   content hash  fed8953349e218f4
+#   text hash     7e8191f0ae4008a4
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  398fa9649dbacffa
-#   text hash     9a5347ae41c6d575
+#   content hash  fed8953349e218f4
+#   text hash     d67394196cd02691
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  fd1f058636b3de39
-#   text hash     f9b9e46f901b6c96
+#   content hash  9b93443254b19e37
+#   text hash     eda48b6e613d3265
 #   render with   attnforge render specs/llama3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

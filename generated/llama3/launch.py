@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  fd1f058636b3de39
-#   text hash     f319df953397da21
+#   content hash  9b93443254b19e37
+#   text hash     550257c1c874f81f
 #   render with   attnforge render specs/llama3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -302,7 +302,7 @@ def _differentiate(
 
 
 def _gradients(wanted, *tensors):
-    return [x.new_empty(x.shape if want else 0) for want, x in zip(wanted, tensors)]
+    return [x.new_empty(x.shape) if want else tensors[0].new_empty(0) for want, x in zip(wanted, tensors)]
 
 
 @_differentiate.register_fake

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  fd1f058636b3de39
-#   text hash     809241789b8d74ee
+#   content hash  9b93443254b19e37
+#   text hash     4b99f1e25a20f75c
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

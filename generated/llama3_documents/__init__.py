@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  2e4bfabe9aea9b96
-#   text hash     f3a5b97746ef13c0
+#   content hash  2ef0d0459eafc8a3
+#   text hash     438f9f152ce51ea6
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  2e4bfabe9aea9b96
-#   text hash     a12bf402f9700a06
+#   content hash  2ef0d0459eafc8a3
+#   text hash     b50bfc3b2e5cfad7
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

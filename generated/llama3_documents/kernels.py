@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  2e4bfabe9aea9b96
-#   text hash     88004d6da9506378
+#   content hash  2ef0d0459eafc8a3
+#   text hash     ed757de24874a6e6
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernels: Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  2e4bfabe9aea9b96
-#   text hash     9af8088d89e9f6e2
+#   content hash  2ef0d0459eafc8a3
+#   text hash     ddcb67be3efae00d
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

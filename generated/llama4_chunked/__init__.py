@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  727ff38fe8469dce
-#   text hash     eed42cd4a0e38edd
+#   content hash  6cc613d8a62a1850
+#   text hash     2784d760a5c6eeca
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

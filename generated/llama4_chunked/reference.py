@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  727ff38fe8469dce
-#   text hash     fa8328d0dbb5dab1
+#   content hash  6cc613d8a62a1850
+#   text hash     a14c3770cff93f03
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

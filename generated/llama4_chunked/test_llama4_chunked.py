@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  727ff38fe8469dce
-#   text hash     d3a4164bcac9c468
+#   content hash  6cc613d8a62a1850
+#   text hash     d33f2b0d92dd0fea
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

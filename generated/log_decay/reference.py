@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  36c24c1436a60ffd
-#   text hash     4f7b8eb62dc2811e
+#   content hash  577dff80e5b41d7b
+#   text hash     04700122597822eb
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  36c24c1436a60ffd
-#   text hash     f9ab1b4baa4e4ccd
+#   content hash  577dff80e5b41d7b
+#   text hash     53cc841cd1c9123c
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  7dd18ada0b08a5b9
-#   text hash     991e375842f7acbc
+#   content hash  2bc04a8266deed75
+#   text hash     5fa6595ed044143b
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

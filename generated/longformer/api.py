@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  7dd18ada0b08a5b9
-#   text hash     08d4cf9a15f0c9c0
+#   content hash  2bc04a8266deed75
+#   text hash     baaf04159250fe50
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

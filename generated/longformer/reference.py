@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  7dd18ada0b08a5b9
-#   text hash     267ae0d268d2053e
+#   content hash  2bc04a8266deed75
+#   text hash     d4b26a7c3f815469
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  7dd18ada0b08a5b9
-#   text hash     4b864a913ba3fa59
+#   content hash  2bc04a8266deed75
+#   text hash     0640de6c3e63024b
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

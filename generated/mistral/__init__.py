@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bd5ec0ab57f19377
-#   text hash     bdda729b06de5a5d
+#   content hash  dabd486c9a06ba77
+#   text hash     1a415dbb64a97ae6
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bd5ec0ab57f19377
-#   text hash     1300012c84b5483d
+#   content hash  dabd486c9a06ba77
+#   text hash     c4ff36530c511923
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bd5ec0ab57f19377
-#   text hash     a1ce4df16e6b3098
+#   content hash  dabd486c9a06ba77
+#   text hash     8afa1815fb2df897
 #   render with   attnforge render specs/mistral.yaml
 """The kernels: Causal attention to the 4096 most recent keys with rotary embedding.
 

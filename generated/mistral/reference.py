@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bd5ec0ab57f19377
-#   text hash     f4e8f2568a67ec81
+#   content hash  dabd486c9a06ba77
+#   text hash     588bc6776e3c923b
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

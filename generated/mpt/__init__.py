@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ad99e4a684b06ad6
-#   text hash     ae3a977e3c0c53a1
+#   content hash  85f64c9241d4711b
+#   text hash     f6f9f51a9eb05cc4
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

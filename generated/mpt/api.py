@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ad99e4a684b06ad6
-#   text hash     3e0b27bcb96028f3
+#   content hash  85f64c9241d4711b
+#   text hash     4da22c9ec3d12281
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -42,22 +42,9 @@ def attention(
     _check_operands(q, k, v)
     B = q.shape[0]
     Hq = q.shape[-2]
-    heads, device, dtype = q.shape[-2], q.device, torch.float32
     _check_tensor("prefix_len", prefix_len, q, INTEGERS, (B,))
-    if slopes is None:
-        slopes = (
-            lambda h: torch.where(
-                h < 2 ** math.floor(math.log(heads) / math.log(2) + 0.001),
-                2 ** ((-8 * (h + 1)).to(dtype) / 2 ** math.floor(math.log(heads) / math.log(2) + 0.001)),
-                2
-                ** (
-                    -4
-                    * (2 * (h.to(dtype) - 2 ** math.floor(math.log(heads) / math.log(2) + 0.001)) + 1)
-                    / 2 ** math.floor(math.log(heads) / math.log(2) + 0.001)
-                ),
-            )
-        )(torch.arange(heads, device=device)).to(dtype)
-    _check_tensor("slopes", slopes, q, FLOATS, (Hq,))
+    if slopes is not None:
+        _check_tensor("slopes", slopes, q, FLOATS, (Hq,))
     if scale is None:
         scale = 1 / math.sqrt(q.shape[-1])
     else:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ad99e4a684b06ad6
-#   text hash     c2f1dcac0efa2ab1
+#   content hash  85f64c9241d4711b
+#   text hash     876bc6a75173abe9
 #   render with   attnforge render specs/mpt.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -148,7 +148,7 @@ def _attend(
     k: torch.Tensor,
     v: torch.Tensor,
     prefix_len: torch.Tensor,
-    slopes: torch.Tensor,
+    slopes: torch.Tensor | None,
     scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     out, lse = _outputs(q, v)
@@ -209,7 +209,7 @@ def _differentiate(
     k: torch.Tensor,
     v: torch.Tensor,
     prefix_len: torch.Tensor,
-    slopes: torch.Tensor,
+    slopes: torch.Tensor | None,
     scale: float,
 ) -> list[torch.Tensor]:
     gradients = _gradients(wanted, q, k, v, slopes)
@@ -227,7 +227,7 @@ def _differentiate(
 
     def launch(block_m, block_n, warps, stages):
         nonlocal slopes_sum
-        slopes_sum = lse.new_zeros(q.shape[0], q.shape[-2], _cdiv(q.shape[1], block_m))
+        slopes_sum = lse.new_zeros(q.shape[0], q.shape[-2], _cdiv(q.shape[1], block_m)) if wanted[3] else None
         _launch(
             shapes,
             kernels.backward_dq,
@@ -320,7 +320,7 @@ def _differentiate(
 
 
 def _gradients(wanted, *tensors):
-    return [x.new_empty(x.shape if want else 0) for want, x in zip(wanted, tensors)]
+    return [x.new_empty(x.shape) if want else tensors[0].new_empty(0) for want, x in zip(wanted, tensors)]
 
 
 @_differentiate.register_fake
@@ -498,5 +498,5 @@ def _copies_tiles(device):
 
 
 def _stride(x, axis):
-    """0 for an axis of size 1, which stands for any size."""
-    return x.stride(axis) if x.shape[axis] > 1 else 0
+    """0 for an axis of size 1, which stands for any size, and where nothing is given."""
+    return x.stride(axis) if x is not None and x.shape[axis] > 1 else 0

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ad99e4a684b06ad6
-#   text hash     ef4a7c5abc07daf0
+#   content hash  85f64c9241d4711b
+#   text hash     7dba3f0bd82cae27
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

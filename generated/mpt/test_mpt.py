@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ad99e4a684b06ad6
-#   text hash     a49b5d6135a8edec
+#   content hash  85f64c9241d4711b
+#   text hash     7ad72c2a57421c81
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  37f069b72a7adaf2
-#   text hash     b79829a875c097d1
+#   content hash  4f95fb2e3b1d85d5
+#   text hash     e536aff4a176368b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernels: Cells of an image of 32 columns see those at most 3 rows and columns away.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  37f069b72a7adaf2
-#   text hash     f3695099307ec327
+#   content hash  4f95fb2e3b1d85d5
+#   text hash     cb0b2467f3fd8007
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

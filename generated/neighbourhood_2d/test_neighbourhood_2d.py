@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  37f069b72a7adaf2
-#   text hash     fbc1b9c80fb94cd8
+#   content hash  4f95fb2e3b1d85d5
+#   text hash     b182f28692d11105
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  6d14393ec9aff173
-#   text hash     de599d0704a2780a
+#   content hash  4d905568c7476c1b
+#   text hash     4b55255d52b98fcf
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  6d14393ec9aff173
-#   text hash     d200fbe462f4f3ca
+#   content hash  4d905568c7476c1b
+#   text hash     c31a6c4e4766cff1
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

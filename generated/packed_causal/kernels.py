@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  6d14393ec9aff173
-#   text hash     96932604b46a25b0
+#   content hash  4d905568c7476c1b
+#   text hash     e2a8bc2ad01bf09e
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernels: Causal attention for sequences packed into one tensor.
 

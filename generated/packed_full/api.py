@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  fd969e62db07bfcd
-#   text hash     99477478270c418a
+#   content hash  91c8665717262781
+#   text hash     9d0b173989bdc851
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  fd969e62db07bfcd
-#   text hash     023005171e2cec36
+#   content hash  91c8665717262781
+#   text hash     1de837b726e61e23
 #   render with   attnforge render specs/packed_full.yaml
 """The kernels: Softmax attention without a mask, for sequences packed into one tensor.
 

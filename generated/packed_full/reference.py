@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  fd969e62db07bfcd
-#   text hash     ba8c760a885841f3
+#   content hash  91c8665717262781
+#   text hash     b620ac106faeed62
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  fd969e62db07bfcd
-#   text hash     f9e67cbcc96b77aa
+#   content hash  91c8665717262781
+#   text hash     5067c4e1f932e120
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  65c8503459608bb5
-#   text hash     611ffddd7fa219a4
+#   content hash  a643bfcaba32adb2
+#   text hash     68d3689c17f592ee
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  65c8503459608bb5
-#   text hash     a604aba193cc94d3
+#   content hash  a643bfcaba32adb2
+#   text hash     2041a98f41731a95
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

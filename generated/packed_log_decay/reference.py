@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  65c8503459608bb5
-#   text hash     5b664dd26c84f1d2
+#   content hash  a643bfcaba32adb2
+#   text hash     35ae818fc3ab41f4
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

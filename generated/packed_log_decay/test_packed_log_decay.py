@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  65c8503459608bb5
-#   text hash     2979eaa7a1e92e60
+#   content hash  a643bfcaba32adb2
+#   text hash     7a228b88de11f689
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  60473a37b26e72cd
-#   text hash     56065e01fa53d8c1
+#   content hash  9288cffc554ef7e6
+#   text hash     34696ad113ccc9eb
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  60473a37b26e72cd
-#   text hash     57f3568015bb56ed
+#   content hash  9288cffc554ef7e6
+#   text hash     ba8bcb5d4267fe7e
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernels: Causal attention with rotary embedding for sequences packed into one tensor.
 

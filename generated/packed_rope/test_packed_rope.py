@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  60473a37b26e72cd
-#   text hash     a033149a66f4f943
+#   content hash  9288cffc554ef7e6
+#   text hash     e7cba8e0ea8e5cb1
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  9f779c18721f3770
-#   text hash     f789dd08c923b56d
+#   content hash  d86fc1379cd116e7
+#   text hash     2d20ad559d46a132
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  9f779c18721f3770
-#   text hash     54aa6e3e3b66899a
+#   content hash  d86fc1379cd116e7
+#   text hash     86ff65b99d267f5e
 #   render with   attnforge render specs/pair_bias.yaml
 """The kernels: Attention with a learned bias for each pair of positions.
 

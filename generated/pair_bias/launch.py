@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  9f779c18721f3770
-#   text hash     d93fee761714daa7
+#   content hash  d86fc1379cd116e7
+#   text hash     f535c7f93c495208
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -358,7 +358,7 @@ def _differentiate(
 
 
 def _gradients(wanted, *tensors):
-    return [x.new_empty(x.shape if want else 0) for want, x in zip(wanted, tensors)]
+    return [x.new_empty(x.shape) if want else tensors[0].new_empty(0) for want, x in zip(wanted, tensors)]
 
 
 @_differentiate.register_fake

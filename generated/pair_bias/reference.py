@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  9f779c18721f3770
-#   text hash     92cd6c5c52f48cf1
+#   content hash  d86fc1379cd116e7
+#   text hash     8190402201e03f2b
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

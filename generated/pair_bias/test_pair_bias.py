@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  9f779c18721f3770
-#   text hash     b5ab8df27f624a11
+#   content hash  d86fc1379cd116e7
+#   text hash     cb672c9d90b470ae
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2bcbbb4556436d92
-#   text hash     1647a8b0571b5eb9
+#   content hash  ded2488292f381a3
+#   text hash     edccb63df81b1443
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

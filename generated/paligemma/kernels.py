@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2bcbbb4556436d92
-#   text hash     aa15f2b7f9e93212
+#   content hash  ded2488292f381a3
+#   text hash     c2c44374d4932ebc
 #   render with   attnforge render specs/paligemma.yaml
 """The kernels: An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2bcbbb4556436d92
-#   text hash     6eb3b07b9f800fc1
+#   content hash  ded2488292f381a3
+#   text hash     830b95cde9bb9a6c
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

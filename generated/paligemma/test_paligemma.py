@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2bcbbb4556436d92
-#   text hash     c4a4629f3f382eb9
+#   content hash  ded2488292f381a3
+#   text hash     26d76eb3261673f9
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3baa885c9b42971b
-#   text hash     b2a0eea78708a324
+#   content hash  c430af5dbe482cd5
+#   text hash     fd4bb6c8e381202f
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3baa885c9b42971b
-#   text hash     213e7c251b7bf148
+#   content hash  c430af5dbe482cd5
+#   text hash     e02f980d1fd79098
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3baa885c9b42971b
-#   text hash     805b119ddb38e412
+#   content hash  c430af5dbe482cd5
+#   text hash     dfe1edad25086437
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3baa885c9b42971b
-#   text hash     2f6b08f1460621e0
+#   content hash  c430af5dbe482cd5
+#   text hash     ea58071ea9853865
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f06c547be3c791bb
-#   text hash     d9aaadd4deb44cd8
+#   content hash  21278651fe0bff96
+#   text hash     d36c041f4d06dc0b
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f06c547be3c791bb
-#   text hash     d1e317164b544709
+#   content hash  21278651fe0bff96
+#   text hash     0dc193c86d8e9c87
 #   render with   attnforge render specs/qwen3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f06c547be3c791bb
-#   text hash     d1ad091efb6acd1e
+#   content hash  21278651fe0bff96
+#   text hash     d84703216c8f2f6e
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

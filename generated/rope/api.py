@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c4e34fa34d4c83e8
-#   text hash     992f6ca15cba6516
+#   content hash  f9d48d758e63ba0d
+#   text hash     ec12d04078ef65c7
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

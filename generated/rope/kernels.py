@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c4e34fa34d4c83e8
-#   text hash     426073490a0d6549
+#   content hash  f9d48d758e63ba0d
+#   text hash     975ca38332ddbc89
 #   render with   attnforge render specs/rope.yaml
 """The kernels: Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c4e34fa34d4c83e8
-#   text hash     4ffe6cb715a52530
+#   content hash  f9d48d758e63ba0d
+#   text hash     0a25c3f3d712a9ed
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c4e34fa34d4c83e8
-#   text hash     24d21d0906d0c820
+#   content hash  f9d48d758e63ba0d
+#   text hash     53eddee42f241700
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d1b60aee94456ce3
-#   text hash     915f019e0481b1aa
+#   content hash  9222109c49acfb7d
+#   text hash     f0c4dd7f15f2c1df
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

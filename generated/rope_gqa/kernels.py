@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d1b60aee94456ce3
-#   text hash     ef3f9ca15537c990
+#   content hash  9222109c49acfb7d
+#   text hash     1e7bd3551519d819
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads.
 

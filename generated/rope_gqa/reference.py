@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d1b60aee94456ce3
-#   text hash     719fb6b927f616a4
+#   content hash  9222109c49acfb7d
+#   text hash     802aab9a298c6f78
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  5aa6481e9d251cf3
-#   text hash     0da410b8859f734f
+#   content hash  f844a25634519cab
+#   text hash     a1e8ca7b0a62a283
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

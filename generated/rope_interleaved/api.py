@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  5aa6481e9d251cf3
-#   text hash     8c9780641535dd9f
+#   content hash  f844a25634519cab
+#   text hash     037d6da851ef3023
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

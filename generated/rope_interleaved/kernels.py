@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  5aa6481e9d251cf3
-#   text hash     92504d359cfd78eb
+#   content hash  f844a25634519cab
+#   text hash     ff201cd26ba8bfc0
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernels: Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  5aa6481e9d251cf3
-#   text hash     3387c912e71a8b2b
+#   content hash  f844a25634519cab
+#   text hash     21ede013288bcd15
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

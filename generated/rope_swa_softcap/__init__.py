@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  291916e8f3dc2778
-#   text hash     28f563b066216b12
+#   content hash  97cb14d0ba031a16
+#   text hash     794456e9089c9602
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  291916e8f3dc2778
-#   text hash     7d4fc8b643c2f79d
+#   content hash  97cb14d0ba031a16
+#   text hash     ad16e6f1f00534e4
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  291916e8f3dc2778
-#   text hash     ea56ac438bb860b0
+#   content hash  97cb14d0ba031a16
+#   text hash     8a3b9cca5eeef3e2
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

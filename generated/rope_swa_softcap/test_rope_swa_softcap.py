@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  291916e8f3dc2778
-#   text hash     fc9cdbd195b88f36
+#   content hash  97cb14d0ba031a16
+#   text hash     d1939bd36b916cdb
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a6203436abf7099e
-#   text hash     5a5f4786fc29dcf1
+#   content hash  3ab76a86f06ad01a
+#   text hash     48d9694576291e64
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a6203436abf7099e
-#   text hash     d17817b408ba2d96
+#   content hash  3ab76a86f06ad01a
+#   text hash     30f2539e93247696
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernels: Causal attention to the most recent keys, as many as each call says.
 

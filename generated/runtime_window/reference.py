@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a6203436abf7099e
-#   text hash     2174807b210f7e98
+#   content hash  3ab76a86f06ad01a
+#   text hash     4e2fee0401492937
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

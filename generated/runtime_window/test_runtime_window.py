@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a6203436abf7099e
-#   text hash     2f3acbf43462e976
+#   content hash  3ab76a86f06ad01a
+#   text hash     6a9a370e971f3edd
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

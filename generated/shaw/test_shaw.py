@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e9febccc949ad5dc
-#   text hash     c23ca8eda20a76c0
+#   content hash  1279b2b608c01910
+#   text hash     2fcd807e51350252
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

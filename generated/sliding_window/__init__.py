@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b305363c9f6ea734
-#   text hash     498c51dd8a1e4479
+#   content hash  bcf09ecde3de1240
+#   text hash     ee41011787c34768
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b305363c9f6ea734
-#   text hash     4221319d027498b5
+#   content hash  bcf09ecde3de1240
+#   text hash     50354c3c5760e1e6
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

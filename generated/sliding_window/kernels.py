@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b305363c9f6ea734
-#   text hash     140e0e7434c8a99d
+#   content hash  bcf09ecde3de1240
+#   text hash     96882144263e66d9
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernels: Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b305363c9f6ea734
-#   text hash     b4d16c4c6bd62d64
+#   content hash  bcf09ecde3de1240
+#   text hash     1016af345d766f5d
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

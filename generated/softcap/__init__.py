@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3a8b21f3a5daefae
-#   text hash     d15410ac7a8a934b
+#   content hash  d1b8534c9c3f66ab
+#   text hash     594c45e296cea29f
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3a8b21f3a5daefae
-#   text hash     4b803f98628f3fde
+#   content hash  d1b8534c9c3f66ab
+#   text hash     db229cb915544006
 #   render with   attnforge render specs/softcap.yaml
 """The kernels: Causal attention with scores capped smoothly at 30.
 

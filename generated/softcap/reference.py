@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3a8b21f3a5daefae
-#   text hash     1f5ffbea2fa7646f
+#   content hash  d1b8534c9c3f66ab
+#   text hash     26b5962c088ff38d
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3a8b21f3a5daefae
-#   text hash     096ef780142d5340
+#   content hash  d1b8534c9c3f66ab
+#   text hash     f8a14657308ff3f0
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  9a3c8871061b1698
-#   text hash     db559d6f84d714b9
+#   content hash  a33ae5b17b043061
+#   text hash     d7f1e1bb41479dfb
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  9a3c8871061b1698
-#   text hash     259086e5d4175feb
+#   content hash  a33ae5b17b043061
+#   text hash     7212feeb503bdf6c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernels: Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  9a3c8871061b1698
-#   text hash     17cbc4c956dc1858
+#   content hash  a33ae5b17b043061
+#   text hash     6d40aec2bf41cb0b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  9a3c8871061b1698
-#   text hash     ccaa140438d263bb
+#   content hash  a33ae5b17b043061
+#   text hash     e76f0fff3350e429
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

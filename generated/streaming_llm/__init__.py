@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a14dc20c32a58cd5
-#   text hash     c2e746ed803fc3c7
+#   content hash  f606c54360376c46
+#   text hash     06fda3e6de499829
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

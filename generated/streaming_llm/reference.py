@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a14dc20c32a58cd5
-#   text hash     6d66173f0fad9852
+#   content hash  f606c54360376c46
+#   text hash     ec7cf94295512ce4
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

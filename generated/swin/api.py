@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  00a13e537ef42cfd
-#   text hash     8c7e02fedd8c62d8
+#   content hash  a974b68e15a2e1f6
+#   text hash     4ddd71819a584773
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  00a13e537ef42cfd
-#   text hash     3662b8d49157fba7
+#   content hash  a974b68e15a2e1f6
+#   text hash     90e9a68349473c49
 #   render with   attnforge render specs/swin.yaml
 """The kernels: Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  00a13e537ef42cfd
-#   text hash     4cf9939faa08d17f
+#   content hash  a974b68e15a2e1f6
+#   text hash     a13d50862c9f5ac7
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  00a13e537ef42cfd
-#   text hash     f165f1f2a908272e
+#   content hash  a974b68e15a2e1f6
+#   text hash     32ddcfa1fb016b78
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  29bc5c24d36d8e33
-#   text hash     af87dcd306b90f7c
+#   content hash  2a43db3bd2574993
+#   text hash     c57825ba95cf1152
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  29bc5c24d36d8e33
-#   text hash     94782739140c9bd1
+#   content hash  2a43db3bd2574993
+#   text hash     ead469404a5cd1cf
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  030bd2ed847040d5
-#   text hash     9f617351d2ccf9cd
+#   content hash  6a67d6a0395b3228
+#   text hash     c04a95e7cbb1e584
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

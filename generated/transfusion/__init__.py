@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5246544527b9589d
-#   text hash     18164c2b8b368a4e
+#   content hash  e47acc980f539bdb
+#   text hash     41e4f9d1becab765
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5246544527b9589d
-#   text hash     21aefdd1937063d0
+#   content hash  e47acc980f539bdb
+#   text hash     dde952d2dce4b1d1
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

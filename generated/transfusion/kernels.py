@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5246544527b9589d
-#   text hash     143ea03e80bec454
+#   content hash  e47acc980f539bdb
+#   text hash     1721bc2fa597c82e
 #   render with   attnforge render specs/transfusion.yaml
 """The kernels: Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5246544527b9589d
-#   text hash     7057502d17ede59a
+#   content hash  e47acc980f539bdb
+#   text hash     80abd10a61d24754
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

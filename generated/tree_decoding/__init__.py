@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  fa8ccb242e65604c
-#   text hash     535119c2fd4f1126
+#   content hash  f8a266015a1745b5
+#   text hash     358a643cb1352b76
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  fa8ccb242e65604c
-#   text hash     5838f21cc6ca22f2
+#   content hash  f8a266015a1745b5
+#   text hash     c15e5747b64b9e39
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernels: A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  fa8ccb242e65604c
-#   text hash     8497650ead4f8a7a
+#   content hash  f8a266015a1745b5
+#   text hash     8e124ebd47d52928
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -10,7 +10,8 @@ from typing import Literal
 
 from . import calculus, printers
 from .expression import Node
-from .leaves import Leaf, Reader, as_bool
+from .inputs import Input
+from .leaves import CASTS, Leaf, Reader, as_bool
 from .spec import ScoreTerm
 
 SCORE = Node("var", (), "score", "float")
@@ -176,12 +177,12 @@ class View(Reader):
         leaf, share = total.leaf, f"ds * {slope.text}" if slope.text else "ds"
         if leaf.form == "pair":
             return [f"{total.name} {slope.sign}= {share}"]
+        # nothing where the gradient is not wanted
+        lines = [f"if {total.name}_ptr is not None:"]
         if leaf.form != "entry":
-            return [f"{total.name} {slope.sign}= tl.sum({share}, 1)"]
+            return [*lines, f"    {total.name} {slope.sign}= tl.sum({share}, 1)"]
         share, entry = ("-" if slope.sign == "-" else "") + share, self.entry(leaf)
         count = math.prod(leaf.input.sizes)
-        # no address where the gradient is not wanted
-        lines = [f"if {total.name}_ptr is not None:"]
         if leaf.tie is None:
             return [*lines, f"    add_by_entry({total.name}_ptr + slot * {count}, row < q_len, {entry}, {share})"]
         inside = {"q": "row < q_len", "k": "k_pos < k_len"}[leaf.tie]
@@ -192,10 +193,8 @@ class View(Reader):
 
     @property
     def added(self) -> tuple[str, ...]:
-        """The statements that add up looked-up entries' gradients."""
-        return tuple(
-            line for t in self.terms for s, slope in t.sums if s in self.tables for line in self._added(s, slope)
-        )
+        """The statements that add up gradients of inputs."""
+        return tuple(line for t in self.terms for s, slope in t.sums for line in self._added(s, slope))
 
     def _fresh(self, stem: str) -> str:
         """The stem of names that no keyword of the spec begins with."""
@@ -213,10 +212,21 @@ class View(Reader):
             for n in node.walk()
         )
 
+    def default(self, given: Input) -> tuple[str, ...]:
+        """The statements that work an input out where the call leaves it out; the last one gives it."""
+        assert given.default is not None
+        parts, (value,) = calculus.share([given.default], "part")
+        kind = CASTS[given.dtype].removeprefix(".to(").removesuffix(")")
+        return (
+            *(f"{name} = {self.text(node)}" for name, node in parts),
+            f"return tl.cast({self.text(value)}, {kind})",
+        )
+
     @property
     def helpers(self) -> tuple[str, ...]:
         """The functions that the terms' text calls, slopes included."""
         nodes = [*(self._value(term) for term in self.spec.scores), *self.nodes]
+        nodes += [given.default for given in self.spec.inputs if given.default is not None]
         for parts, roots, _ in self._shared:
             nodes += [*(node for _, node in parts), *roots]
         return printers.triton_helpers(nodes)

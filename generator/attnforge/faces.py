@@ -331,7 +331,7 @@ class Faces:
         if self.spec.dropout:
             texts += ["rescale", view.kept] if name != "forward" else [view.kept]
         made = {line.split(" = ")[0] for site in ("step", "mask") for line in view.loads(site)}
-        sums = [name for s in view.tables for name in (f"{s.name}_ptr", f"{s.name}_row")]
+        sums = [name for s in view.learned for name in (f"{s.name}_ptr", f"{s.name}_row")]
         return (*known, *view.passed(texts, {*known, *inside, *made}, ("slot", *sums)), *blocks)
 
     def _backward_texts(self, view: View) -> list[str]:

@@ -102,7 +102,7 @@ class Reader:
         if node.op == "var":
             if name in ("q", "k"):
                 return f"{name}_pos{self.way(name)}"
-            return "h" if name == "kv_h" and not self.spec.grouped else name
+            return {"heads": "Hq"}.get(name, "h" if name == "kv_h" and not self.spec.grouped else name)
         if node.op != "input":
             return name
         leaf = self.leaf(node)
@@ -170,7 +170,7 @@ class Reader:
             outer = "head" if self.own == "k" and self.per_head(leaf) else "program"
             if leaf.form == "value":
                 if site == outer:
-                    lines[f"{leaf.name} = tl.load({self._place(leaf.input)}){CASTS[leaf.input.dtype]}"] = None
+                    lines[f"{leaf.name} = {self._value_of(leaf.input)}"] = None
                 continue
             base = "head" if self.own == "k" and "head" in leaf.input.kinds else "program"
             if site == base and self.base(leaf.input).endswith("_base"):
@@ -203,6 +203,13 @@ class Reader:
             side = "q" if given.rows[0] == "query" else "k"
             text += f" + {side}_offset.to(tl.int64) * {given.name}_stride_{given.rows[0]}"
         return text
+
+    def _value_of(self, given: Input) -> str:
+        """An input's one value for this batch entry and head, worked out where the call leaves it out."""
+        load = f"tl.load({self._place(given)}){CASTS[given.dtype]}"
+        if given.default is None:
+            return load
+        return f"default_{given.name}(h, Hq) if {given.name}_ptr is None else {load}"
 
     def _row(self, leaf: Leaf) -> list[str]:
         given, kind = leaf.input, leaf.row_axis.kind

@@ -39,7 +39,7 @@ _LOCAL = frozenset(
 # what modules for other libraries call theirs
 _EXPORTED = frozenset(("create_block_mask", "flex_attention", "kv_idx", "mask_mod", "mods", "q_idx", "score_mod"))
 _ENDINGS = ("_ptr", "_desc", "_tile", "_base", "_sum", "_q", "_k", "_qk", "_slope", "_turned", "_least", "_most")
-_MADE = r".*_at\d*(_[a-z0-9]+)?|state\d+_\d+"  # looked-up entries and their places, parts of states
+_MADE = r".*_at\d*(_[a-z0-9]+)?|state\d+_\d+|default_.*"  # entries and their places, parts of states, functions
 _MODULES = frozenset(
     """
     api attnforge generated kernels launch math os reference test tests torch triton

@@ -183,7 +183,7 @@ class Plan:
         partial: list[tuple[str, str]] = []
         for s in view.learned:
             form, tie = s.leaf.form, s.leaf.tie
-            only = f" if wanted[{places[s]}] else None" if form == "entry" else ""
+            only = f" if wanted[{places[s]}] else None"
             entries = f", {math.prod(s.leaf.input.sizes)}" if form == "entry" else ""
             if form == "pair":
                 pair = next(p for p in self.faces.pairs if p.leaf == s.leaf)
@@ -193,7 +193,7 @@ class Plan:
                 partial.append((s.name, f"lse.new_zeros({shape}){only}"))
             else:
                 # a token that no query stands at keeps a gradient of 0
-                kind = "zeros" if only or (tie == "q" and s.leaf.row_axis.kind == "token") else "empty"
+                kind = "zeros" if form == "entry" or (tie == "q" and s.leaf.row_axis.kind == "token") else "empty"
                 rows = "q" if s.leaf.row_axis.kind == "query" else "k"
                 axes = "q.shape[1], {0}.shape[0]" if self.spec.packed else "q.shape[0], q.shape[2], {0}.shape[1]"
                 lines.append(f"{s.name} = lse.new_{kind}({axes.format(rows)}{entries}){only}")

@@ -396,8 +396,9 @@ def test_more_queries_than_keys_are_refused_where_each_needs_one(variants: Calla
 @pytest.mark.parametrize("name", [*SHIPPED, *HAND_MADE])
 def test_gradients_of_flex_attention(name: str, compiled: bool, variants: Callable[[str], Variant]) -> None:
     of = variants(name)
-    lens = ((70, 0, 59), (70, 3, 61)) if of.planned.spec.packed else ((70,), (130,))
-    case = Case(*lens, (4, 2), torch.float32, (32, 16))  # 16 columns are the fewest that it compiles
+    # fewer columns than 16 it does not compile, and fewer than 128 queries not in float32
+    lens = ((70, 0, 59), (70, 3, 61)) if of.planned.spec.packed else ((150,), (190,))
+    case = Case(*lens, (4, 2), torch.float32, (32, 16))
     operands, keywords = arguments(of, case)
     operands = [x.cuda() for x in operands]
     keywords = {name: x.cuda() if isinstance(x, torch.Tensor) else x for name, x in keywords.items()}

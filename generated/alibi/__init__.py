@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5f194511469108e8
-#   text hash     bfb3bee8b8a8e7e5
+#   content hash  9dbcec3262d36ea9
+#   text hash     8cc9c9302b7e63bb
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5f194511469108e8
-#   text hash     9542228db340d8d4
+#   content hash  9dbcec3262d36ea9
+#   text hash     c93cd72f413d34dc
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

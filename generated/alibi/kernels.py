@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5f194511469108e8
-#   text hash     92a2ad088445f32a
+#   content hash  9dbcec3262d36ea9
+#   text hash     8040a61db58bffbf
 #   render with   attnforge render specs/alibi.yaml
 """The kernels: Causal attention with linear biases, one slope a head.
 

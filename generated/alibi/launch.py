@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5f194511469108e8
-#   text hash     6ee507ee007f1246
+#   content hash  9dbcec3262d36ea9
+#   text hash     968657d2330d79fe
 #   render with   attnforge render specs/alibi.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5f194511469108e8
-#   text hash     e72c8ad297402e64
+#   content hash  9dbcec3262d36ea9
+#   text hash     aaeeea48864b930a
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

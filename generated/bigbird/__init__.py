@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6c68bb81e8c7a2df
-#   text hash     f4c63f611b4e8d7a
+#   content hash  10ff53d29a4db0c6
+#   text hash     ff726a73be343c48
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6c68bb81e8c7a2df
-#   text hash     ac7b50eeb6284cf3
+#   content hash  10ff53d29a4db0c6
+#   text hash     48595b71a5b4afe6
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6c68bb81e8c7a2df
-#   text hash     7fbfd455f4a23d1b
+#   content hash  10ff53d29a4db0c6
+#   text hash     d943dd3574a17581
 #   render with   attnforge render specs/bigbird.yaml
 """The kernels: A window of three blocks, two global blocks, and random blocks that a mask gives.
 

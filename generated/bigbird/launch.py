@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6c68bb81e8c7a2df
-#   text hash     a7e3a06d338f007c
+#   content hash  10ff53d29a4db0c6
+#   text hash     8fa8bfefa4241700
 #   render with   attnforge render specs/bigbird.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6c68bb81e8c7a2df
-#   text hash     44902375ddeadd76
+#   content hash  10ff53d29a4db0c6
+#   text hash     3ed5a2969b55049b
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

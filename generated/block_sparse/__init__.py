@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  7db75fffece95875
-#   text hash     84c213d47112fe1d
+#   content hash  aa5d7ea3fbf725ad
+#   text hash     4ea76aff44183b3d
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

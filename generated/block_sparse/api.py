@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  7db75fffece95875
-#   text hash     c1f3387778ed1841
+#   content hash  aa5d7ea3fbf725ad
+#   text hash     58df4ae9aedfbff3
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

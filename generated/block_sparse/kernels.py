@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  7db75fffece95875
-#   text hash     56852b3c0e581f6b
+#   content hash  aa5d7ea3fbf725ad
+#   text hash     0986b172127e761e
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernels: Attention between the blocks of 64 positions that a mask allows.
 

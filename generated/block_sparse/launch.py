@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  7db75fffece95875
-#   text hash     731bc8ad3c610681
+#   content hash  aa5d7ea3fbf725ad
+#   text hash     58116c92ddc8d0e3
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

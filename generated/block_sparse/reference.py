@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  7db75fffece95875
-#   text hash     6215152e332c92b5
+#   content hash  aa5d7ea3fbf725ad
+#   text hash     18fa15777cafeb89
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ed8618624897921e
-#   text hash     6684c8bbe06d17d1
+#   content hash  9fc8a80239608dc1
+#   text hash     de87919078f85624
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

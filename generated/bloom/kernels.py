@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ed8618624897921e
-#   text hash     6e66b9b0d77b6de3
+#   content hash  9fc8a80239608dc1
+#   text hash     bc713215599b0bdf
 #   render with   attnforge render specs/bloom.yaml
 """The kernels: Causal attention with linear biases and as many key heads as query heads.
 

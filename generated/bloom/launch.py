@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ed8618624897921e
-#   text hash     3ad6cbe463283332
+#   content hash  9fc8a80239608dc1
+#   text hash     9adb2deb24fa19e9
 #   render with   attnforge render specs/bloom.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ed8618624897921e
-#   text hash     1b7f5700d5370fa9
+#   content hash  9fc8a80239608dc1
+#   text hash     b804763b4711312e
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e87685e515beb28f
-#   text hash     23a9c194e0970549
+#   content hash  c6be3e602c410b03
+#   text hash     61bb7460b3dea192
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

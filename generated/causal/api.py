@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e87685e515beb28f
-#   text hash     e6f4bbbe31b70c31
+#   content hash  c6be3e602c410b03
+#   text hash     a1b2e286adeb8e77
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e87685e515beb28f
-#   text hash     efee2670ea7ea086
+#   content hash  c6be3e602c410b03
+#   text hash     c8cc93bd2720e9ac
 #   render with   attnforge render specs/causal.yaml
 """The kernels: Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e87685e515beb28f
-#   text hash     4bd4fae6c918dda5
+#   content hash  c6be3e602c410b03
+#   text hash     b7f2129ff3fb786e
 #   render with   attnforge render specs/causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

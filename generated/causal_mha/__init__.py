@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  41ec18854b46fe2f
-#   text hash     9394228d6449aa27
+#   content hash  fe0d66759a78910e
+#   text hash     c966ac60b52c9a3e
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  41ec18854b46fe2f
-#   text hash     855442166f76d40a
+#   content hash  fe0d66759a78910e
+#   text hash     b8d05daa1fc04de5
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

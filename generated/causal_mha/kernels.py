@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  41ec18854b46fe2f
-#   text hash     fcca3646ad8ce075
+#   content hash  fe0d66759a78910e
+#   text hash     34f335e61d1e44c1
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernels: Causal attention with as many key heads as query heads.
 

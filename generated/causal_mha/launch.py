@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  41ec18854b46fe2f
-#   text hash     e2f431addf46775c
+#   content hash  fe0d66759a78910e
+#   text hash     bb73586a6bb5a5e1
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

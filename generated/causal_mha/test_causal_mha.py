@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  41ec18854b46fe2f
-#   text hash     88918503edefb625
+#   content hash  fe0d66759a78910e
+#   text hash     10c9d88c1d2b64d5
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -283,6 +283,18 @@ def test_each_gradient_alone(name):
     every, one = run(inputs, GRADIENTS), run(inputs, (name,))
     assert torch.equal(one["out"], every["out"])
     torch.testing.assert_close(one["d" + name], every["d" + name])
+
+
+def test_an_lse_without_a_gradient_is_one_with_a_gradient_of_0():
+    def detached(**inputs):
+        out, lse = attention(**inputs, return_lse=True)
+        return out, lse.detach()
+
+    inputs = make_inputs(SMALL)
+    d_out, d_lse = upstream_of(*(x.shape for x in attention(**inputs, return_lse=True)))
+    none = run(inputs, GRADIENTS, detached, upstream=(d_out, d_lse))
+    zero = run(inputs, GRADIENTS, upstream=(d_out, torch.zeros_like(d_lse)))
+    torch.testing.assert_close(none, zero, rtol=1e-4, atol=1e-4)
 
 
 def test_outputs_are_written_in_full_and_the_same_each_time():

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  36bec895c7be4d8d
-#   text hash     004a23a6d7b45c5c
+#   content hash  d7e437162f03c713
+#   text hash     40048f0193e5b2aa
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  36bec895c7be4d8d
-#   text hash     366b3bcbfd891449
+#   content hash  d7e437162f03c713
+#   text hash     c9f0040362d08901
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  36bec895c7be4d8d
-#   text hash     ba16deb55150d02e
+#   content hash  d7e437162f03c713
+#   text hash     45e9da862074585a
 #   render with   attnforge render specs/cross.yaml
 """The kernels: Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  36bec895c7be4d8d
-#   text hash     1c0a1dc8d23544c7
+#   content hash  d7e437162f03c713
+#   text hash     e49b5354f0b5198f
 #   render with   attnforge render specs/cross.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  36bec895c7be4d8d
-#   text hash     01a5069678273afa
+#   content hash  d7e437162f03c713
+#   text hash     2749465e162cefcc
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  055187c7b262df65
-#   text hash     810b350e2cef4238
+#   content hash  612cac61e3ad462d
+#   text hash     5d5c684516e0a03b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

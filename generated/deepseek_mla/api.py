@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  055187c7b262df65
-#   text hash     931b1c2e2caab3f3
+#   content hash  612cac61e3ad462d
+#   text hash     0a77a44c5653a03d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

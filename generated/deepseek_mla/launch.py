@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  055187c7b262df65
-#   text hash     3690bf5e73a4b83c
+#   content hash  612cac61e3ad462d
+#   text hash     1c18d08f9ea89b3d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  055187c7b262df65
-#   text hash     9d21b71dd63bf13f
+#   content hash  612cac61e3ad462d
+#   text hash     3b0be436fd4d59ed
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  dfc6e80516317832
-#   text hash     8795c5c0507b50ca
+#   content hash  11422c716911f15d
+#   text hash     a763c103521ee4ad
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

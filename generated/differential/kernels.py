@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  dfc6e80516317832
-#   text hash     6e10e1317b7b4a02
+#   content hash  11422c716911f15d
+#   text hash     845d975c4b605185
 #   render with   attnforge render specs/differential.yaml
 """The kernels: One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  dfc6e80516317832
-#   text hash     35272de6ed578b4f
+#   content hash  11422c716911f15d
+#   text hash     ce64deb76c756ddf
 #   render with   attnforge render specs/differential.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  dfc6e80516317832
-#   text hash     9edbd5adb699113d
+#   content hash  11422c716911f15d
+#   text hash     832b2362fa7a25af
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

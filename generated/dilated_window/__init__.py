@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  6e7cf6e884c73f47
-#   text hash     10b99c926285a4bd
+#   content hash  d364586a812d696e
+#   text hash     099431761479cfd9
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

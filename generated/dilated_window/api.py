@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  6e7cf6e884c73f47
-#   text hash     4c27cc9a75ca53ae
+#   content hash  d364586a812d696e
+#   text hash     7600e3d25d35ab36
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

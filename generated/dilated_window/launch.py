@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  6e7cf6e884c73f47
-#   text hash     7aa7dcf71fb1278a
+#   content hash  d364586a812d696e
+#   text hash     9f985113be349cab
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  6e7cf6e884c73f47
-#   text hash     78f58d9b03caa21c
+#   content hash  d364586a812d696e
+#   text hash     25d69ce91bb6d313
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

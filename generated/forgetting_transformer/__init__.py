@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  0b2d68b72e0b7b64
-#   text hash     a0a9d1f22c9c1a06
+#   content hash  68f77b27594e1668
+#   text hash     863c9a0eb0814f9b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  0b2d68b72e0b7b64
-#   text hash     ee9686fa19125a45
+#   content hash  68f77b27594e1668
+#   text hash     129be269d6f01dcc
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  0b2d68b72e0b7b64
-#   text hash     c291fb6f2a402e55
+#   content hash  68f77b27594e1668
+#   text hash     c16263c75a79aacf
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -224,7 +224,7 @@ def _differentiate(
     block_d, block_dv = _padded(q), _padded(v)
 
     dq = dq if wanted[0] else q.new_empty(q.shape)
-    log_decay_q_sum = lse.new_zeros(q.shape[0], q.shape[2], k.shape[1]) if wanted[3] else None
+    log_decay_q_sum = lse.new_zeros(q.shape[0], q.shape[2], k.shape[1]) if wanted[3] and dlse is not None else None
 
     def launch(block_m, block_n, warps, stages):
         _launch(
@@ -317,7 +317,8 @@ def _differentiate(
 
         _run(shapes, "backward_dkv", launch, q, v)
     if wanted[3]:
-        total = log_decay_q_sum + log_decay_k_sum
+        # what all scores of a row share moves nothing but its LSE
+        total = log_decay_k_sum if dlse is None else log_decay_q_sum + log_decay_k_sum
         gradients[3] = total.sum_to_size(log_decay.shape).to(log_decay.dtype)
     return gradients
 

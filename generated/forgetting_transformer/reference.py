@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  0b2d68b72e0b7b64
-#   text hash     c5de8c9237e91210
+#   content hash  68f77b27594e1668
+#   text hash     9056225ae569eddc
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

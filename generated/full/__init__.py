@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ace3f795f6312a75
-#   text hash     53529da9ab2ff255
+#   content hash  77d9c0c1198c4712
+#   text hash     c3feca0bd4f2a670
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ace3f795f6312a75
-#   text hash     155c1a87d429a1fe
+#   content hash  77d9c0c1198c4712
+#   text hash     96332822c14fe5c4
 #   render with   attnforge render specs/full.yaml
 """The kernels: Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ace3f795f6312a75
-#   text hash     1af6cfb07797b197
+#   content hash  77d9c0c1198c4712
+#   text hash     a54d7eb625b19b14
 #   render with   attnforge render specs/full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  33bb85d32d56c9cf
-#   text hash     6bc65c6ee5de1d2f
+#   content hash  6b2f6fe8b3d4287f
+#   text hash     b9f5c2b8f6c49205
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  33bb85d32d56c9cf
-#   text hash     7a86f0b7336b726d
+#   content hash  6b2f6fe8b3d4287f
+#   text hash     95cfb8e0234ca0d4
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

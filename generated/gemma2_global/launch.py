@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  33bb85d32d56c9cf
-#   text hash     32d1b73e488730de
+#   content hash  6b2f6fe8b3d4287f
+#   text hash     f5d28f8049033000
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

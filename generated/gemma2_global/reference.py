@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  33bb85d32d56c9cf
-#   text hash     78bae6902e35d6bb
+#   content hash  6b2f6fe8b3d4287f
+#   text hash     552b640111bca993
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

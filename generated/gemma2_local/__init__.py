@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  68b9225c540b3387
-#   text hash     a91938d74474eb6e
+#   content hash  3893bac3f22bdb6a
+#   text hash     668fddcfcc732e3f
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  68b9225c540b3387
-#   text hash     d5eb895db5c89390
+#   content hash  3893bac3f22bdb6a
+#   text hash     674fc8446a015810
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

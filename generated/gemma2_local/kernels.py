@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  68b9225c540b3387
-#   text hash     ca3cc1144cfcf8cf
+#   content hash  3893bac3f22bdb6a
+#   text hash     b11a9619424ff040
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernels: The local layers of Gemma 2, with a window and capped scores.
 

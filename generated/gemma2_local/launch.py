@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  68b9225c540b3387
-#   text hash     3370551a476f2524
+#   content hash  3893bac3f22bdb6a
+#   text hash     165c69c0426b5cf2
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  68b9225c540b3387
-#   text hash     886639c18293a1f0
+#   content hash  3893bac3f22bdb6a
+#   text hash     484b65c9be553096
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ef1a7d94e642bbec
-#   text hash     356a6300e67608ab
+#   content hash  d71e0a78cc02f3d4
+#   text hash     9c24ca959fa542ec
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ef1a7d94e642bbec
-#   text hash     f61ad32b0311cf0c
+#   content hash  d71e0a78cc02f3d4
+#   text hash     4ebc1d2f0a6cba64
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernels: Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ef1a7d94e642bbec
-#   text hash     d24bfd8830e6daa7
+#   content hash  d71e0a78cc02f3d4
+#   text hash     7ad1f49beaaef024
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

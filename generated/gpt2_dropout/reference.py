@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ef1a7d94e642bbec
-#   text hash     1aa7ab64532d18fe
+#   content hash  d71e0a78cc02f3d4
+#   text hash     7ca6f67e01e2b002
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

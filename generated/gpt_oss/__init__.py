@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  551fb6e269b01cc7
-#   text hash     f8554329aa4733eb
+#   content hash  4766051e246b1a50
+#   text hash     833471875b99e7ef
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  551fb6e269b01cc7
-#   text hash     503ba1b2cfd6c181
+#   content hash  4766051e246b1a50
+#   text hash     6e160be53b3cd15c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

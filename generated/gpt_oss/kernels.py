@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  551fb6e269b01cc7
-#   text hash     c2e0e951f0ea67a2
+#   content hash  4766051e246b1a50
+#   text hash     1ef93315feaa66fd
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernels: The full layers of gpt-oss, with a learned sink for each head.
 

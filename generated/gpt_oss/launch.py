@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  551fb6e269b01cc7
-#   text hash     a9fac7acac94be00
+#   content hash  4766051e246b1a50
+#   text hash     ee629f89b864a9a4
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

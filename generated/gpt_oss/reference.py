@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  551fb6e269b01cc7
-#   text hash     c0163fce3854ae59
+#   content hash  4766051e246b1a50
+#   text hash     111b2f2d65b02b4b
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

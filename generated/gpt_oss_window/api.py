@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ace1f9fa99813cbe
-#   text hash     885402bbd4702db7
+#   content hash  c63302a4ff6757ad
+#   text hash     fa9e50cfc068d64a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ace1f9fa99813cbe
-#   text hash     8a7071a279de15f8
+#   content hash  c63302a4ff6757ad
+#   text hash     ac1a1824bbc6c05e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ace1f9fa99813cbe
-#   text hash     e8d8b2036b062aab
+#   content hash  c63302a4ff6757ad
+#   text hash     d7c2cb0ad6d3049e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

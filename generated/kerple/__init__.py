@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  fed8953349e218f4
-#   text hash     b78c209da3a900bd
+#   content hash  3cb9b43cb99251f3
+#   text hash     2e4b216130486ae0
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  fed8953349e218f4
-#   text hash     299381f39e89dac7
+#   content hash  3cb9b43cb99251f3
+#   text hash     60006e3531fe5786
 #   render with   attnforge render specs/kerple.yaml
 """The kernels: Causal attention that falls with the logarithm of the distance, at a learned rate.
 

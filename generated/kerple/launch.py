@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  fed8953349e218f4
-#   text hash     927101ed4d3ed8dc
+#   content hash  3cb9b43cb99251f3
+#   text hash     b59c8347e5a14edb
 #   render with   attnforge render specs/kerple.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

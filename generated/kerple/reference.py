@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  fed8953349e218f4
-#   text hash     7e8191f0ae4008a4
+#   content hash  3cb9b43cb99251f3
+#   text hash     047b642ed71b86fe
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9b93443254b19e37
-#   text hash     01722e7140442b7f
+#   content hash  080a044e8af9feaa
+#   text hash     1f797d34fec1e56f
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9b93443254b19e37
-#   text hash     550257c1c874f81f
+#   content hash  080a044e8af9feaa
+#   text hash     45fb2cecf1cb2148
 #   render with   attnforge render specs/llama3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  2ef0d0459eafc8a3
-#   text hash     438f9f152ce51ea6
+#   content hash  4a4337eec2c10455
+#   text hash     50c3533d4b9a9833
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  2ef0d0459eafc8a3
-#   text hash     aee85e5834d2d267
+#   content hash  4a4337eec2c10455
+#   text hash     89bce47ed4c7ba7b
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  2ef0d0459eafc8a3
-#   text hash     ddcb67be3efae00d
+#   content hash  4a4337eec2c10455
+#   text hash     18335e1974dd6f5d
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

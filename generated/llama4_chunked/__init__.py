@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6cc613d8a62a1850
-#   text hash     2784d760a5c6eeca
+#   content hash  cf52c487311d2bb6
+#   text hash     0dee3e0bf028bf3f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

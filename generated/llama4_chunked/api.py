@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6cc613d8a62a1850
-#   text hash     a3450aa9aab0ccb2
+#   content hash  cf52c487311d2bb6
+#   text hash     e7d20f7fc8a58560
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6cc613d8a62a1850
-#   text hash     89ebfaa7bc04f6e9
+#   content hash  cf52c487311d2bb6
+#   text hash     717ab95a177ad7e4
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

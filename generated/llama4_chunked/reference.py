@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6cc613d8a62a1850
-#   text hash     a14c3770cff93f03
+#   content hash  cf52c487311d2bb6
+#   text hash     0501338ccb1c804c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  577dff80e5b41d7b
-#   text hash     1a7b6a506cbd4c1d
+#   content hash  21bf8488b1778beb
+#   text hash     810f73b440dbf388
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

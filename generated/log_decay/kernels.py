@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  577dff80e5b41d7b
-#   text hash     22ff74d331289201
+#   content hash  21bf8488b1778beb
+#   text hash     c0ed6549c0cd0c05
 #   render with   attnforge render specs/log_decay.yaml
 """The kernels: Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  577dff80e5b41d7b
-#   text hash     93b97906fe81b872
+#   content hash  21bf8488b1778beb
+#   text hash     55b693032cbfecbe
 #   render with   attnforge render specs/log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -224,7 +224,7 @@ def _differentiate(
     block_d, block_dv = _padded(q), _padded(v)
 
     dq = dq if wanted[0] else q.new_empty(q.shape)
-    log_decay_q_sum = lse.new_zeros(q.shape[0], q.shape[2], k.shape[1]) if wanted[3] else None
+    log_decay_q_sum = lse.new_zeros(q.shape[0], q.shape[2], k.shape[1]) if wanted[3] and dlse is not None else None
 
     def launch(block_m, block_n, warps, stages):
         _launch(
@@ -317,7 +317,8 @@ def _differentiate(
 
         _run(shapes, "backward_dkv", launch, q, v)
     if wanted[3]:
-        total = log_decay_q_sum + log_decay_k_sum
+        # what all scores of a row share moves nothing but its LSE
+        total = log_decay_k_sum if dlse is None else log_decay_q_sum + log_decay_k_sum
         gradients[3] = total.sum_to_size(log_decay.shape).to(log_decay.dtype)
     return gradients
 

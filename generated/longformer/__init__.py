@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  2bc04a8266deed75
-#   text hash     5fa6595ed044143b
+#   content hash  74ca17c5f4fef82f
+#   text hash     b8cdb21670b856ba
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  2bc04a8266deed75
-#   text hash     baaf04159250fe50
+#   content hash  74ca17c5f4fef82f
+#   text hash     55ee26004d95c40d
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

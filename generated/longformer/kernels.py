@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  2bc04a8266deed75
-#   text hash     26d3202b553954e2
+#   content hash  74ca17c5f4fef82f
+#   text hash     073d636ebfb1882a
 #   render with   attnforge render specs/longformer.yaml
 """The kernels: A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  2bc04a8266deed75
-#   text hash     616d4b4b7097548e
+#   content hash  74ca17c5f4fef82f
+#   text hash     21aa9c55763ac224
 #   render with   attnforge render specs/longformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

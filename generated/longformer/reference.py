@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  2bc04a8266deed75
-#   text hash     d4b26a7c3f815469
+#   content hash  74ca17c5f4fef82f
+#   text hash     9030959dec3a7ef8
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

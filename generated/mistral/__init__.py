@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  dabd486c9a06ba77
-#   text hash     1a415dbb64a97ae6
+#   content hash  b6400a29d0e04d43
+#   text hash     605476d057b7bff7
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

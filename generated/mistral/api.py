@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  dabd486c9a06ba77
-#   text hash     c4ff36530c511923
+#   content hash  b6400a29d0e04d43
+#   text hash     30cf170f5a9e8aa1
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  dabd486c9a06ba77
-#   text hash     8afa1815fb2df897
+#   content hash  b6400a29d0e04d43
+#   text hash     752633110ac30947
 #   render with   attnforge render specs/mistral.yaml
 """The kernels: Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  dabd486c9a06ba77
-#   text hash     e8ba767629a99edb
+#   content hash  b6400a29d0e04d43
+#   text hash     a24baac9b3bace46
 #   render with   attnforge render specs/mistral.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

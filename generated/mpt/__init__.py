@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  85f64c9241d4711b
-#   text hash     f6f9f51a9eb05cc4
+#   content hash  2efb391bd101f773
+#   text hash     9cf5cdc2772c2c49
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  85f64c9241d4711b
-#   text hash     275a69d0fc846002
+#   content hash  2efb391bd101f773
+#   text hash     6e9255ed0fd46c08
 #   render with   attnforge render specs/mpt.yaml
 """The kernels: Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  85f64c9241d4711b
-#   text hash     876bc6a75173abe9
+#   content hash  2efb391bd101f773
+#   text hash     f769b330a8d833b7
 #   render with   attnforge render specs/mpt.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  85f64c9241d4711b
-#   text hash     7dba3f0bd82cae27
+#   content hash  2efb391bd101f773
+#   text hash     f08e72b6008274cc
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

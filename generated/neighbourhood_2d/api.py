@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  4f95fb2e3b1d85d5
-#   text hash     201aa5ab83abf3bc
+#   content hash  562dbb3efaa9b10e
+#   text hash     2b9816eceec63b87
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

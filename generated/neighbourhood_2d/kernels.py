@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  4f95fb2e3b1d85d5
-#   text hash     e536aff4a176368b
+#   content hash  562dbb3efaa9b10e
+#   text hash     4745a5fb38ab3bf3
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernels: Cells of an image of 32 columns see those at most 3 rows and columns away.
 

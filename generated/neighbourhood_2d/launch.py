@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  4f95fb2e3b1d85d5
-#   text hash     39f23376b6f2dc83
+#   content hash  562dbb3efaa9b10e
+#   text hash     0d925428c728679d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  4f95fb2e3b1d85d5
-#   text hash     cb0b2467f3fd8007
+#   content hash  562dbb3efaa9b10e
+#   text hash     06813198144079ce
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4d905568c7476c1b
-#   text hash     4b55255d52b98fcf
+#   content hash  523cd3f972001990
+#   text hash     d7a9f8affd1824d6
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

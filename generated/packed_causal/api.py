@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4d905568c7476c1b
-#   text hash     c31a6c4e4766cff1
+#   content hash  523cd3f972001990
+#   text hash     31cbb7eeaab88e60
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

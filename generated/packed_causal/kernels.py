@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4d905568c7476c1b
-#   text hash     e2a8bc2ad01bf09e
+#   content hash  523cd3f972001990
+#   text hash     59ea87e8752550ad
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernels: Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4d905568c7476c1b
-#   text hash     27f3d04a1859c2ff
+#   content hash  523cd3f972001990
+#   text hash     807be3abac6961fd
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4d905568c7476c1b
-#   text hash     0e5d3b24dcac582f
+#   content hash  523cd3f972001990
+#   text hash     e827f81afe3a2535
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  91c8665717262781
-#   text hash     d4f16ff0c199a63d
+#   content hash  32e2d559d9527d38
+#   text hash     6fdeed0079f7c90d
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  91c8665717262781
-#   text hash     9d0b173989bdc851
+#   content hash  32e2d559d9527d38
+#   text hash     49ac7e8350312bb9
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  91c8665717262781
-#   text hash     533c8793421983d1
+#   content hash  32e2d559d9527d38
+#   text hash     79c612448f2dd21e
 #   render with   attnforge render specs/packed_full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a643bfcaba32adb2
-#   text hash     68d3689c17f592ee
+#   content hash  152c0110c766b246
+#   text hash     4ba1f17d9db8664c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

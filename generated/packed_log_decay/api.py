@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a643bfcaba32adb2
-#   text hash     2041a98f41731a95
+#   content hash  152c0110c766b246
+#   text hash     f5f92b8b3848f5fd
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

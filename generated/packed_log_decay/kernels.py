@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a643bfcaba32adb2
-#   text hash     d1f0337e3e225586
+#   content hash  152c0110c766b246
+#   text hash     3b9a4e5777ca693e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The kernels: Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

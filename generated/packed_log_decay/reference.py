@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a643bfcaba32adb2
-#   text hash     35ae818fc3ab41f4
+#   content hash  152c0110c766b246
+#   text hash     37c99f3345464be5
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

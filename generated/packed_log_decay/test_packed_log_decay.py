@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a643bfcaba32adb2
-#   text hash     7a228b88de11f689
+#   content hash  152c0110c766b246
+#   text hash     d893307a601bf205
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -312,6 +312,18 @@ def test_each_gradient_alone(name):
     every, one = run(inputs, GRADIENTS), run(inputs, (name,))
     assert torch.equal(one["out"], every["out"])
     torch.testing.assert_close(one["d" + name], every["d" + name])
+
+
+def test_an_lse_without_a_gradient_is_one_with_a_gradient_of_0():
+    def detached(**inputs):
+        out, lse = attention(**inputs, return_lse=True)
+        return out, lse.detach()
+
+    inputs = make_inputs(SMALL)
+    d_out, d_lse = upstream_of(*(x.shape for x in attention(**inputs, return_lse=True)))
+    none = run(inputs, GRADIENTS, detached, upstream=(d_out, d_lse))
+    zero = run(inputs, GRADIENTS, upstream=(d_out, torch.zeros_like(d_lse)))
+    torch.testing.assert_close(none, zero, rtol=1e-4, atol=1e-4)
 
 
 def test_outputs_are_written_in_full_and_the_same_each_time():

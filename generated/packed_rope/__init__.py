@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9288cffc554ef7e6
-#   text hash     cb5ee4469cff4d7b
+#   content hash  f7661ee3c34a6edd
+#   text hash     5a422adebc075508
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

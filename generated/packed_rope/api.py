@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9288cffc554ef7e6
-#   text hash     34696ad113ccc9eb
+#   content hash  f7661ee3c34a6edd
+#   text hash     93cda06f046ba527
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

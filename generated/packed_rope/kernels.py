@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9288cffc554ef7e6
-#   text hash     ba8bcb5d4267fe7e
+#   content hash  f7661ee3c34a6edd
+#   text hash     e35665a3deac7f8a
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernels: Causal attention with rotary embedding for sequences packed into one tensor.
 

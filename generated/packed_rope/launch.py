@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9288cffc554ef7e6
-#   text hash     1deef8ec2cf90a06
+#   content hash  f7661ee3c34a6edd
+#   text hash     2a29fbe5245bbc58
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

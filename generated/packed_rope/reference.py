@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9288cffc554ef7e6
-#   text hash     e9617aa30e61f4cc
+#   content hash  f7661ee3c34a6edd
+#   text hash     2dc45d5893076d1f
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d86fc1379cd116e7
-#   text hash     2d20ad559d46a132
+#   content hash  84dfc1d2715dde81
+#   text hash     81c6d02701a55b71
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d86fc1379cd116e7
-#   text hash     fd2ed9941cde3b26
+#   content hash  84dfc1d2715dde81
+#   text hash     a8b5e3108c2617a4
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d86fc1379cd116e7
-#   text hash     86ff65b99d267f5e
+#   content hash  84dfc1d2715dde81
+#   text hash     7f3e10f1fea52b1e
 #   render with   attnforge render specs/pair_bias.yaml
 """The kernels: Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d86fc1379cd116e7
-#   text hash     f535c7f93c495208
+#   content hash  84dfc1d2715dde81
+#   text hash     b5fb52678bf373f8
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

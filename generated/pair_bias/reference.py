@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d86fc1379cd116e7
-#   text hash     8190402201e03f2b
+#   content hash  84dfc1d2715dde81
+#   text hash     a2925ceb5fd29905
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ded2488292f381a3
-#   text hash     d82774ec33168c0a
+#   content hash  e30cd79e2666d96a
+#   text hash     81c1145239716455
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

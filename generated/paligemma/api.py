@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ded2488292f381a3
-#   text hash     edccb63df81b1443
+#   content hash  e30cd79e2666d96a
+#   text hash     53088aa22ca38b97
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

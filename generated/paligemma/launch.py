@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ded2488292f381a3
-#   text hash     afe858535a2d6319
+#   content hash  e30cd79e2666d96a
+#   text hash     f364d4eb357224ca
 #   render with   attnforge render specs/paligemma.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

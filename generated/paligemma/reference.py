@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ded2488292f381a3
-#   text hash     830b95cde9bb9a6c
+#   content hash  e30cd79e2666d96a
+#   text hash     f47354523e17d502
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ded2488292f381a3
-#   text hash     26d76eb3261673f9
+#   content hash  e30cd79e2666d96a
+#   text hash     01463207bb0000c0
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -307,6 +307,18 @@ def test_each_gradient_alone(name):
     every, one = run(inputs, GRADIENTS), run(inputs, (name,))
     assert torch.equal(one["out"], every["out"])
     torch.testing.assert_close(one["d" + name], every["d" + name])
+
+
+def test_an_lse_without_a_gradient_is_one_with_a_gradient_of_0():
+    def detached(**inputs):
+        out, lse = attention(**inputs, return_lse=True)
+        return out, lse.detach()
+
+    inputs = make_inputs(SMALL)
+    d_out, d_lse = upstream_of(*(x.shape for x in attention(**inputs, return_lse=True)))
+    none = run(inputs, GRADIENTS, detached, upstream=(d_out, d_lse))
+    zero = run(inputs, GRADIENTS, upstream=(d_out, torch.zeros_like(d_lse)))
+    torch.testing.assert_close(none, zero, rtol=1e-4, atol=1e-4)
 
 
 def test_outputs_are_written_in_full_and_the_same_each_time():

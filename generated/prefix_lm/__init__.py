@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c430af5dbe482cd5
-#   text hash     fd4bb6c8e381202f
+#   content hash  554e9fd77e058728
+#   text hash     33c1bd8830a238ca
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c430af5dbe482cd5
-#   text hash     366806b10e6921a1
+#   content hash  554e9fd77e058728
+#   text hash     200cc75764e69325
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

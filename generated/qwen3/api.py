@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  21278651fe0bff96
-#   text hash     6f8d8824b6726ffd
+#   content hash  1ef244f1a13dbfef
+#   text hash     afe1372580901f82
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  21278651fe0bff96
-#   text hash     0dc193c86d8e9c87
+#   content hash  1ef244f1a13dbfef
+#   text hash     049288616a6c2b40
 #   render with   attnforge render specs/qwen3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  21278651fe0bff96
-#   text hash     30110377dbbb4511
+#   content hash  1ef244f1a13dbfef
+#   text hash     a62b9473b932c694
 #   render with   attnforge render specs/qwen3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

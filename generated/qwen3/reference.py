@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  21278651fe0bff96
-#   text hash     783e509f37becfd2
+#   content hash  1ef244f1a13dbfef
+#   text hash     a59049b8a46e9cee
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

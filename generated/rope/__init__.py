@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f9d48d758e63ba0d
-#   text hash     582575c6bea204d1
+#   content hash  5cb7d10c620802c3
+#   text hash     39253088bfda456d
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

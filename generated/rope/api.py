@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f9d48d758e63ba0d
-#   text hash     ec12d04078ef65c7
+#   content hash  5cb7d10c620802c3
+#   text hash     b672403fd073c89b
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f9d48d758e63ba0d
-#   text hash     975ca38332ddbc89
+#   content hash  5cb7d10c620802c3
+#   text hash     4b65ed5a384ea0ee
 #   render with   attnforge render specs/rope.yaml
 """The kernels: Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f9d48d758e63ba0d
-#   text hash     ada97b4923f65943
+#   content hash  5cb7d10c620802c3
+#   text hash     b25d004037343876
 #   render with   attnforge render specs/rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f9d48d758e63ba0d
-#   text hash     0a25c3f3d712a9ed
+#   content hash  5cb7d10c620802c3
+#   text hash     1d8cedf09b9673c2
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  9222109c49acfb7d
-#   text hash     f0c4dd7f15f2c1df
+#   content hash  d41a8a4b2aa5842f
+#   text hash     1f5ae3505847f76e
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

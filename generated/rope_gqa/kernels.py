@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  9222109c49acfb7d
-#   text hash     1e7bd3551519d819
+#   content hash  d41a8a4b2aa5842f
+#   text hash     d60aa587a78373c7
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  9222109c49acfb7d
-#   text hash     5a7256d810d5a8ce
+#   content hash  d41a8a4b2aa5842f
+#   text hash     49a2639c9d64ab6f
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  9222109c49acfb7d
-#   text hash     802aab9a298c6f78
+#   content hash  d41a8a4b2aa5842f
+#   text hash     28629e3149841088
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f844a25634519cab
-#   text hash     a1e8ca7b0a62a283
+#   content hash  4bbdb18e8662fe7f
+#   text hash     a853781944f47058
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

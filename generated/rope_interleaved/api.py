@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f844a25634519cab
-#   text hash     037d6da851ef3023
+#   content hash  4bbdb18e8662fe7f
+#   text hash     d4d7ce7c135f67ef
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f844a25634519cab
-#   text hash     ff201cd26ba8bfc0
+#   content hash  4bbdb18e8662fe7f
+#   text hash     e780e207e8eaedd0
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernels: Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f844a25634519cab
-#   text hash     b4f6b02cdf48c030
+#   content hash  4bbdb18e8662fe7f
+#   text hash     f59ba3c86d8800d1
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  97cb14d0ba031a16
-#   text hash     f3e736b03511a184
+#   content hash  4a9b5e74b16f023e
+#   text hash     864c5c2e3542ae88
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  97cb14d0ba031a16
-#   text hash     8a3b9cca5eeef3e2
+#   content hash  4a9b5e74b16f023e
+#   text hash     7162cfb7b20e077d
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

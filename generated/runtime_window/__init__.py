@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3ab76a86f06ad01a
-#   text hash     48d9694576291e64
+#   content hash  91c52cfb01d41bf7
+#   text hash     b82713a8c9ce8bb4
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

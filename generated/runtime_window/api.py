@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3ab76a86f06ad01a
-#   text hash     f8640deb947c7528
+#   content hash  91c52cfb01d41bf7
+#   text hash     7f233f436ae3588d
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

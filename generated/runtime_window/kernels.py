@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3ab76a86f06ad01a
-#   text hash     30f2539e93247696
+#   content hash  91c52cfb01d41bf7
+#   text hash     e2917b19ab1b26d8
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernels: Causal attention to the most recent keys, as many as each call says.
 

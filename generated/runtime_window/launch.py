@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3ab76a86f06ad01a
-#   text hash     c9f3836bd1438826
+#   content hash  91c52cfb01d41bf7
+#   text hash     01927ce01d2a14fb
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

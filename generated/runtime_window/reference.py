@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3ab76a86f06ad01a
-#   text hash     4e2fee0401492937
+#   content hash  91c52cfb01d41bf7
+#   text hash     4d51e2699ef565c1
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  1279b2b608c01910
-#   text hash     1170bbf279c024b3
+#   content hash  d749c86834be50fa
+#   text hash     4a3c0d1f64be7caa
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own.
 

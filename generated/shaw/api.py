@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  1279b2b608c01910
-#   text hash     5aed67e2bf394866
+#   content hash  d749c86834be50fa
+#   text hash     aff4cd8e05ce8aa7
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

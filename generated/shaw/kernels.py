@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  1279b2b608c01910
-#   text hash     e7604fbdba092617
+#   content hash  d749c86834be50fa
+#   text hash     f68a17181e9d0562
 #   render with   attnforge render specs/shaw.yaml
 """The kernels: Attention in which each query gives each distance up to 16 a score of its own.
 

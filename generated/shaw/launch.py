@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  1279b2b608c01910
-#   text hash     51871eff92ff4492
+#   content hash  d749c86834be50fa
+#   text hash     4d009e2cf0949893
 #   render with   attnforge render specs/shaw.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

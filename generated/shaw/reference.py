@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  1279b2b608c01910
-#   text hash     31cdf3065851b5f9
+#   content hash  d749c86834be50fa
+#   text hash     9a052227875134a9
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  bcf09ecde3de1240
-#   text hash     ee41011787c34768
+#   content hash  3cacd07f930a929d
+#   text hash     176110f7bc71796f
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

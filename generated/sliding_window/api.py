@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  bcf09ecde3de1240
-#   text hash     50354c3c5760e1e6
+#   content hash  3cacd07f930a929d
+#   text hash     cbd8f0b5176f7f85
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  bcf09ecde3de1240
-#   text hash     96882144263e66d9
+#   content hash  3cacd07f930a929d
+#   text hash     fd5615e4eb9f1987
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernels: Causal attention to the 1024 most recent keys.
 

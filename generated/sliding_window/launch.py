@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  bcf09ecde3de1240
-#   text hash     ed8be8e124372dfe
+#   content hash  3cacd07f930a929d
+#   text hash     e8af93fb89f64568
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  bcf09ecde3de1240
-#   text hash     1016af345d766f5d
+#   content hash  3cacd07f930a929d
+#   text hash     150990b52b2f9508
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

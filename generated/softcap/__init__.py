@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d1b8534c9c3f66ab
-#   text hash     594c45e296cea29f
+#   content hash  000fcf396295f32f
+#   text hash     2bb2f34784596396
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d1b8534c9c3f66ab
-#   text hash     435200ea157d6b25
+#   content hash  000fcf396295f32f
+#   text hash     24a5ba0fd616d7f4
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d1b8534c9c3f66ab
-#   text hash     db229cb915544006
+#   content hash  000fcf396295f32f
+#   text hash     7394f94106f289fa
 #   render with   attnforge render specs/softcap.yaml
 """The kernels: Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d1b8534c9c3f66ab
-#   text hash     eac6a131974f0d55
+#   content hash  000fcf396295f32f
+#   text hash     7ea11015e8acbe75
 #   render with   attnforge render specs/softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

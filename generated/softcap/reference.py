@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d1b8534c9c3f66ab
-#   text hash     26b5962c088ff38d
+#   content hash  000fcf396295f32f
+#   text hash     eae7b2fdae3898ca
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

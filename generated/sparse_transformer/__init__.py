@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a33ae5b17b043061
-#   text hash     d7f1e1bb41479dfb
+#   content hash  031d16f81506f273
+#   text hash     9d15a740278f1b9b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a33ae5b17b043061
-#   text hash     07f9f25f2b07bcc2
+#   content hash  031d16f81506f273
+#   text hash     3ebe74a4be7ac1be
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

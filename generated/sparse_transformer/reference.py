@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a33ae5b17b043061
-#   text hash     6d40aec2bf41cb0b
+#   content hash  031d16f81506f273
+#   text hash     3fb4e47d1db15c08
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

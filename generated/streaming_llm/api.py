@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  f606c54360376c46
-#   text hash     a7a663e83b874f9f
+#   content hash  f223cf3cec19cc3f
+#   text hash     e26de0189c8e8f7c
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  f606c54360376c46
-#   text hash     62d0dae49292c58a
+#   content hash  f223cf3cec19cc3f
+#   text hash     8c1c321771fd567f
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernels: Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  f606c54360376c46
-#   text hash     5b67be49ac59b7ae
+#   content hash  f223cf3cec19cc3f
+#   text hash     7c29b1550122e8a5
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  f606c54360376c46
-#   text hash     ec7cf94295512ce4
+#   content hash  f223cf3cec19cc3f
+#   text hash     658b2957d86ea4f1
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

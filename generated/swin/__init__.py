@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a974b68e15a2e1f6
-#   text hash     94ceb9dc04fad592
+#   content hash  f85eb3b3eafda5e5
+#   text hash     ea79d00db45e888d
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a974b68e15a2e1f6
-#   text hash     58357fde0f1ed2e2
+#   content hash  f85eb3b3eafda5e5
+#   text hash     ec05ce593c83f3eb
 #   render with   attnforge render specs/swin.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a974b68e15a2e1f6
-#   text hash     a13d50862c9f5ac7
+#   content hash  f85eb3b3eafda5e5
+#   text hash     1967862190ff04ea
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

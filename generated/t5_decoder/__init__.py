@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  2a43db3bd2574993
-#   text hash     60976b2327a029d9
+#   content hash  c950ab806b67798f
+#   text hash     8a9bbc456c03cf3b
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  2a43db3bd2574993
-#   text hash     5c9da329b4328ea1
+#   content hash  c950ab806b67798f
+#   text hash     1d4135883d682dfe
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

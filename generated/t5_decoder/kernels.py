@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  2a43db3bd2574993
-#   text hash     0a858e4a8b29de5b
+#   content hash  c950ab806b67798f
+#   text hash     9a30c5cdaa2ee2ca
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernels: Causal attention with T5's learned biases for distances.
 

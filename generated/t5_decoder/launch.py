@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  2a43db3bd2574993
-#   text hash     d8483f4b41b3ded3
+#   content hash  c950ab806b67798f
+#   text hash     6e8e998974ce280b
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

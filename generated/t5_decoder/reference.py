@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  2a43db3bd2574993
-#   text hash     c57825ba95cf1152
+#   content hash  c950ab806b67798f
+#   text hash     d8e16a38ac8a9982
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

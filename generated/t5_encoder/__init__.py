@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6a67d6a0395b3228
-#   text hash     deeca833489497c2
+#   content hash  c9defc2cb119af8b
+#   text hash     1c28f957d28b64d2
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6a67d6a0395b3228
-#   text hash     1aa1e2c670eda68a
+#   content hash  c9defc2cb119af8b
+#   text hash     ebc3666398b95617
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

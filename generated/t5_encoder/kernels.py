@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6a67d6a0395b3228
-#   text hash     b09d04d16216af55
+#   content hash  c9defc2cb119af8b
+#   text hash     eaf04a2757fc4dc6
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernels: Attention with T5's learned biases for distances in both directions.
 

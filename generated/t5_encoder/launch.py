@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6a67d6a0395b3228
-#   text hash     7f3f37f316fd14b4
+#   content hash  c9defc2cb119af8b
+#   text hash     8e381a6845fbf71f
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6a67d6a0395b3228
-#   text hash     b9c71917bfc2de13
+#   content hash  c9defc2cb119af8b
+#   text hash     e579daf6beff69af
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e47acc980f539bdb
-#   text hash     41e4f9d1becab765
+#   content hash  5c6fe765f1b5b4c2
+#   text hash     93e562bcb9dd8d7f
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e47acc980f539bdb
-#   text hash     dde952d2dce4b1d1
+#   content hash  5c6fe765f1b5b4c2
+#   text hash     0df4e0778078da7f
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

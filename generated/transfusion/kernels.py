@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e47acc980f539bdb
-#   text hash     1721bc2fa597c82e
+#   content hash  5c6fe765f1b5b4c2
+#   text hash     abd318e0aa371e60
 #   render with   attnforge render specs/transfusion.yaml
 """The kernels: Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e47acc980f539bdb
-#   text hash     f153d8551878176e
+#   content hash  5c6fe765f1b5b4c2
+#   text hash     a8c6960336b03588
 #   render with   attnforge render specs/transfusion.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

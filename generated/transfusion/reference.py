@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e47acc980f539bdb
-#   text hash     80abd10a61d24754
+#   content hash  5c6fe765f1b5b4c2
+#   text hash     6370c4fbb019fe64
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f8a266015a1745b5
-#   text hash     358a643cb1352b76
+#   content hash  b9dc36fede8f5302
+#   text hash     5a0b8958007b04f6
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f8a266015a1745b5
-#   text hash     42b436d888318132
+#   content hash  b9dc36fede8f5302
+#   text hash     15d3c6afdcafc3e0
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -212,6 +212,14 @@ class View(Reader):
             for n in node.walk()
         )
 
+    def idle(self, total: Sum) -> bool:
+        """Whether a row's sum is 0 but for a gradient of the LSE: the softmax forgets what a row's scores share."""
+        if self.spec.sink or total.leaf.side != "q":
+            return False
+        after = [any(later.slope.text for later in self.terms[i + 1 :]) for i in range(len(self.terms))]
+        found = zip(self.terms, after, strict=True)
+        return not any(changed or slope.text for t, changed in found for s, slope in t.sums if s == total)
+
     def default(self, given: Input) -> tuple[str, ...]:
         """The statements that work an input out where the call leaves it out; the last one gives it."""
         assert given.default is not None

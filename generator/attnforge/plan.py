@@ -50,7 +50,14 @@ class Reduction:
 
     input: Input
     sums: tuple[Sum, ...]
+    idle: tuple[Sum, ...]  # those that are 0 unless the LSE has a gradient
     text: str  # over `total`, the sums added up
+
+    @property
+    def total(self) -> str:
+        """Text of all sums added up."""
+        every, most = (" + ".join(s.name for s in self.sums if s not in left) for left in ((), self.idle))
+        return f"{most} if dlse is None else {every}" if self.idle else every
 
 
 @dataclass(frozen=True)
@@ -119,7 +126,8 @@ class Plan:
         for given in self.spec.inputs:
             if given.grad:
                 mine = tuple(s for s in sums if s.leaf.input == given)
-                found.append(Reduction(given, mine, _reduced(given, self.spec)))
+                idle = tuple(s for s in mine if self.by_query.idle(s))
+                found.append(Reduction(given, mine, idle if len(idle) < len(mine) else (), _reduced(given, self.spec)))
         return tuple(found)
 
     # -- the host ------------------------------------------------------------------------------------------------
@@ -176,6 +184,7 @@ class Plan:
 
     def _pass(self, kernel: Kernel, view: View, made: dict[int, tuple[str, str]], grid: tuple[str, ...]) -> Pass:
         places = {s: 3 + i for i, r in enumerate(self.learned) for s in r.sums}
+        idle = [s for r in self.learned for s in r.idle]
         wanted = [*made, *dict.fromkeys(places[s] for s in view.learned)]
         lines = []
         if len(wanted) > 1 or kernel is self.faces.dq:
@@ -183,7 +192,7 @@ class Plan:
         partial: list[tuple[str, str]] = []
         for s in view.learned:
             form, tie = s.leaf.form, s.leaf.tie
-            only = f" if wanted[{places[s]}] else None"
+            only = f" if wanted[{places[s]}]{' and dlse is not None' if s in idle else ''} else None"
             entries = f", {math.prod(s.leaf.input.sizes)}" if form == "entry" else ""
             if form == "pair":
                 pair = next(p for p in self.faces.pairs if p.leaf == s.leaf)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9dbcec3262d36ea9
-#   text hash     8cc9c9302b7e63bb
+#   content hash  c2af6a4b9ab15b6a
+#   text hash     12dac562d00dd402
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

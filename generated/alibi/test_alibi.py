@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9dbcec3262d36ea9
-#   text hash     78037381f0f4a3c5
+#   content hash  c2af6a4b9ab15b6a
+#   text hash     5fec8663bf0b2775
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

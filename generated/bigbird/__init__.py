@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  10ff53d29a4db0c6
-#   text hash     ff726a73be343c48
+#   content hash  0aa9bd39ededd492
+#   text hash     528420fefc6729b8
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  10ff53d29a4db0c6
-#   text hash     48595b71a5b4afe6
+#   content hash  0aa9bd39ededd492
+#   text hash     20d33130402942a5
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

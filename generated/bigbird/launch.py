@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  10ff53d29a4db0c6
-#   text hash     8fa8bfefa4241700
+#   content hash  0aa9bd39ededd492
+#   text hash     50661a5a7356e617
 #   render with   attnforge render specs/bigbird.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -77,7 +77,7 @@ SINGLE = {
 
 
 def attend(q, k, v, block_mask, scale):
-    """Out and LSE of checked arguments, the LSE as kernels read it again: in log2 units, and inf for a row without keys."""
+    """Out and LSE of checked arguments, the LSE as kernels want it: in log2 units, inf for a row without keys."""
     # -inf * 0 would be NaN where the kernels apply the scale
     return _attend(q, k, v, block_mask, max(scale, 1e-30))
 
@@ -368,7 +368,7 @@ class _Shapes:
         return [_rows(x).copy_(x) if i in self.unreadable else x for i, x in enumerate(tensors)]
 
 
-def _launch(shapes, kernel, blocks, grid, given, sizes, tiles={}):
+def _launch(shapes, kernel, blocks, grid, tiles, given, sizes):
     """Launches a kernel, from the second time on without a thought about what shapes tell."""
     key = (kernel.__name__, *blocks)
     if key not in shapes.launches:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  10ff53d29a4db0c6
-#   text hash     3ed5a2969b55049b
+#   content hash  0aa9bd39ededd492
+#   text hash     bb2ec961e6f4a13c
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  10ff53d29a4db0c6
-#   text hash     2b00ee29f48f2fee
+#   content hash  0aa9bd39ededd492
+#   text hash     632a16670b910ce1
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

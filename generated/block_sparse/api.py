@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  aa5d7ea3fbf725ad
-#   text hash     58df4ae9aedfbff3
+#   content hash  f200fce0e03844d6
+#   text hash     7406047484e4be4e
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  aa5d7ea3fbf725ad
-#   text hash     0986b172127e761e
+#   content hash  f200fce0e03844d6
+#   text hash     8433ea2d1c521ee4
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernels: Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  aa5d7ea3fbf725ad
-#   text hash     18fa15777cafeb89
+#   content hash  f200fce0e03844d6
+#   text hash     1e8e08ef23b23974
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

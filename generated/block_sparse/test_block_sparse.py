@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  aa5d7ea3fbf725ad
-#   text hash     54740b89de43fc20
+#   content hash  f200fce0e03844d6
+#   text hash     42b1c60ef3869695
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9fc8a80239608dc1
-#   text hash     de87919078f85624
+#   content hash  6ea61521c7470551
+#   text hash     478fd1f3d5ead002
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9fc8a80239608dc1
-#   text hash     72c25d491dc17a3a
+#   content hash  6ea61521c7470551
+#   text hash     6c55a1b4bb1bf5f2
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

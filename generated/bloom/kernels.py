@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9fc8a80239608dc1
-#   text hash     bc713215599b0bdf
+#   content hash  6ea61521c7470551
+#   text hash     b0a6fe3740917b71
 #   render with   attnforge render specs/bloom.yaml
 """The kernels: Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9fc8a80239608dc1
-#   text hash     b804763b4711312e
+#   content hash  6ea61521c7470551
+#   text hash     abf1b969054a2c08
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9fc8a80239608dc1
-#   text hash     74c64bf4b86e7c18
+#   content hash  6ea61521c7470551
+#   text hash     a37394cbabd481c8
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c6be3e602c410b03
-#   text hash     61bb7460b3dea192
+#   content hash  b5a8757bec4a665f
+#   text hash     a14837b97d43307a
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c6be3e602c410b03
-#   text hash     a1b2e286adeb8e77
+#   content hash  b5a8757bec4a665f
+#   text hash     8308efe0e2130a8c
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

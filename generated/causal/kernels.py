@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c6be3e602c410b03
-#   text hash     c8cc93bd2720e9ac
+#   content hash  b5a8757bec4a665f
+#   text hash     7a03901cd2e94515
 #   render with   attnforge render specs/causal.yaml
 """The kernels: Causal attention with grouped heads.
 

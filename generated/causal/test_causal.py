@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c6be3e602c410b03
-#   text hash     9748e0e8ea1723e1
+#   content hash  b5a8757bec4a665f
+#   text hash     8dbb9fdd81616454
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  fe0d66759a78910e
-#   text hash     b8d05daa1fc04de5
+#   content hash  3361e7d6a497d74b
+#   text hash     e9ca1aefe453c3dc
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  fe0d66759a78910e
-#   text hash     34f335e61d1e44c1
+#   content hash  3361e7d6a497d74b
+#   text hash     4cb14603872d35bd
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernels: Causal attention with as many key heads as query heads.
 

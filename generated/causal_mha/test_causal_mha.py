@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  fe0d66759a78910e
-#   text hash     10c9d88c1d2b64d5
+#   content hash  3361e7d6a497d74b
+#   text hash     c13f90302b67bd2b
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

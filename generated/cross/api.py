@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d7e437162f03c713
-#   text hash     c9f0040362d08901
+#   content hash  77f9c031c0e62625
+#   text hash     26d380a0dcffedcf
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

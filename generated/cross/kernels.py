@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d7e437162f03c713
-#   text hash     45e9da862074585a
+#   content hash  77f9c031c0e62625
+#   text hash     653dbcdb5a8fad6f
 #   render with   attnforge render specs/cross.yaml
 """The kernels: Attention from a decoder to all of an encoder's outputs.
 

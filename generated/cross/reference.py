@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d7e437162f03c713
-#   text hash     2749465e162cefcc
+#   content hash  77f9c031c0e62625
+#   text hash     90d322885305b63d
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d7e437162f03c713
-#   text hash     5a29a351b024766a
+#   content hash  77f9c031c0e62625
+#   text hash     baa47b2a965c231c
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  612cac61e3ad462d
-#   text hash     0a77a44c5653a03d
+#   content hash  29b1fc4ed91e1fbd
+#   text hash     0d30fd9a551435e1
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  612cac61e3ad462d
-#   text hash     f04e3987906b4aaf
+#   content hash  29b1fc4ed91e1fbd
+#   text hash     981eb07b49ca4a09
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernels: Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

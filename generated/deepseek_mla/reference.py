@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  612cac61e3ad462d
-#   text hash     3b0be436fd4d59ed
+#   content hash  29b1fc4ed91e1fbd
+#   text hash     5134dd3f95575e8a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

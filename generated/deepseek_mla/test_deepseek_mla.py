@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  612cac61e3ad462d
-#   text hash     d4e4c2eae9685f6f
+#   content hash  29b1fc4ed91e1fbd
+#   text hash     cb3203729a85124b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

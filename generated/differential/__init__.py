@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  11422c716911f15d
-#   text hash     660f52c0c72630d9
+#   content hash  9bb2e165f0450741
+#   text hash     f9d4f34a2e292c5d
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

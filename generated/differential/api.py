@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  11422c716911f15d
-#   text hash     a763c103521ee4ad
+#   content hash  9bb2e165f0450741
+#   text hash     52b1c85d6bef706d
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  11422c716911f15d
-#   text hash     845d975c4b605185
+#   content hash  9bb2e165f0450741
+#   text hash     220a03101cf57a40
 #   render with   attnforge render specs/differential.yaml
 """The kernels: One of the two maps of differential attention, called once for each and subtracted.
 

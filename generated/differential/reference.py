@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  11422c716911f15d
-#   text hash     832b2362fa7a25af
+#   content hash  9bb2e165f0450741
+#   text hash     fd39aea08301552c
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

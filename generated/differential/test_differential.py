@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  11422c716911f15d
-#   text hash     90d9bf472ea9386c
+#   content hash  9bb2e165f0450741
+#   text hash     33cb9a30afadb981
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

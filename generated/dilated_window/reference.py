@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d364586a812d696e
-#   text hash     25d69ce91bb6d313
+#   content hash  245363011ebb6712
+#   text hash     ab0a46715df4c5d0
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

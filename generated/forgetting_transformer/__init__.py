@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  68f77b27594e1668
-#   text hash     863c9a0eb0814f9b
+#   content hash  72f95f53b51143f1
+#   text hash     1c27d653c8e3abde
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  68f77b27594e1668
-#   text hash     7cbd394a438b6079
+#   content hash  72f95f53b51143f1
+#   text hash     bf45f571a30fbed3
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The kernels: Causal attention with a forget gate learned for each token and head.
 

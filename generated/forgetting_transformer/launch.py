@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  68f77b27594e1668
-#   text hash     c16263c75a79aacf
+#   content hash  72f95f53b51143f1
+#   text hash     b2546c01b3333f2f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -77,7 +77,7 @@ SINGLE = {
 
 
 def attend(q, k, v, log_decay, scale):
-    """Out and LSE of checked arguments, the LSE as kernels read it again: in log2 units, and inf for a row without keys."""
+    """Out and LSE of checked arguments, the LSE as kernels want it: in log2 units, inf for a row without keys."""
     log_decay = _scan(log_decay.permute(0, 2, 1), False)
     # -inf * 0 would be NaN where the kernels apply the scale
     return _attend(q, k, v, log_decay, max(scale, 1e-30))
@@ -364,6 +364,7 @@ def _scan(x: torch.Tensor, reverse: bool) -> torch.Tensor:
             kernels.scan,
             (block,),
             grid=lambda: (x.shape[0] * x.shape[-2],),
+            tiles=dict(),
             given=dict(x_ptr=x, sums_ptr=sums),
             sizes=lambda: dict(
                 x_stride_batch=x.stride(0),
@@ -429,7 +430,7 @@ class _Shapes:
         return [_rows(x).copy_(x) if i in self.unreadable else x for i, x in enumerate(tensors)]
 
 
-def _launch(shapes, kernel, blocks, grid, given, sizes, tiles={}):
+def _launch(shapes, kernel, blocks, grid, tiles, given, sizes):
     """Launches a kernel, from the second time on without a thought about what shapes tell."""
     key = (kernel.__name__, *blocks)
     if key not in shapes.launches:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  68f77b27594e1668
-#   text hash     9056225ae569eddc
+#   content hash  72f95f53b51143f1
+#   text hash     0366bbc470a28411
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  68f77b27594e1668
-#   text hash     96675fd90dcfe4f3
+#   content hash  72f95f53b51143f1
+#   text hash     2395cdaf3843ef72
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

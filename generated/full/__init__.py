@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  77d9c0c1198c4712
-#   text hash     c3feca0bd4f2a670
+#   content hash  1d032d51ccc28267
+#   text hash     e65be1cebff6393c
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  77d9c0c1198c4712
-#   text hash     82a9ee1f6a4b4051
+#   content hash  1d032d51ccc28267
+#   text hash     73ad4f7415d4b6a6
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  77d9c0c1198c4712
-#   text hash     96332822c14fe5c4
+#   content hash  1d032d51ccc28267
+#   text hash     caf943e42d1e988f
 #   render with   attnforge render specs/full.yaml
 """The kernels: Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  77d9c0c1198c4712
-#   text hash     d56d5a3579cc3b73
+#   content hash  1d032d51ccc28267
+#   text hash     379ffcb1ff6841d7
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

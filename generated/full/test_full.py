@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  77d9c0c1198c4712
-#   text hash     fa74b23c706a79ff
+#   content hash  1d032d51ccc28267
+#   text hash     57afccaf16441d79
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  6b2f6fe8b3d4287f
-#   text hash     b9f5c2b8f6c49205
+#   content hash  a9654f4b9c866ead
+#   text hash     09cbecc5a2829081
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  6b2f6fe8b3d4287f
-#   text hash     95cfb8e0234ca0d4
+#   content hash  a9654f4b9c866ead
+#   text hash     e66a7dbaa250abd0
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

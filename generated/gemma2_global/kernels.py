@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  6b2f6fe8b3d4287f
-#   text hash     703fabc93db9fa8f
+#   content hash  a9654f4b9c866ead
+#   text hash     88b7d4d9be3561f4
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernels: The global layers of Gemma 2, with capped scores.
 

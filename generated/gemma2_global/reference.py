@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  6b2f6fe8b3d4287f
-#   text hash     552b640111bca993
+#   content hash  a9654f4b9c866ead
+#   text hash     7b4811ed8bbb6ee8
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  6b2f6fe8b3d4287f
-#   text hash     c137646ab061c704
+#   content hash  a9654f4b9c866ead
+#   text hash     72f5ca0dc55343ac
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  3893bac3f22bdb6a
-#   text hash     9d124fd4527318f2
+#   content hash  d667a9e52a71b5f3
+#   text hash     eedbed46b21f13c0
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  d71e0a78cc02f3d4
-#   text hash     9c24ca959fa542ec
+#   content hash  73c23f96d210fe98
+#   text hash     cd374995edbef197
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  d71e0a78cc02f3d4
-#   text hash     4ebc1d2f0a6cba64
+#   content hash  73c23f96d210fe98
+#   text hash     4a7c752d534589a4
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernels: Causal attention with dropout of the weights, for training.
 

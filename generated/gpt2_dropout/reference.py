@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  d71e0a78cc02f3d4
-#   text hash     7ca6f67e01e2b002
+#   content hash  73c23f96d210fe98
+#   text hash     de9b753c03f006e7
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

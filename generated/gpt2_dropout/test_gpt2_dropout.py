@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  d71e0a78cc02f3d4
-#   text hash     960944f6955155b3
+#   content hash  73c23f96d210fe98
+#   text hash     6f77f91b66b5bf9d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

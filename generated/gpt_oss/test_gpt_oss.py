@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4766051e246b1a50
-#   text hash     07b0d6c4d7877df8
+#   content hash  8fc5d3a75e58da54
+#   text hash     bd82c1a928ea7e53
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c63302a4ff6757ad
-#   text hash     4d2220536b150273
+#   content hash  bb73ba436aa1ce4f
+#   text hash     b9ec140f13135948
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

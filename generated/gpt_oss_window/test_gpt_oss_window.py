@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c63302a4ff6757ad
-#   text hash     b13978956be59eb1
+#   content hash  bb73ba436aa1ce4f
+#   text hash     db7883918dafe120
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  3cb9b43cb99251f3
-#   text hash     2e4b216130486ae0
+#   content hash  40c590149c6c3f41
+#   text hash     051129d6ecae54dc
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

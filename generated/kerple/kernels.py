@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  3cb9b43cb99251f3
-#   text hash     60006e3531fe5786
+#   content hash  40c590149c6c3f41
+#   text hash     74276dc639e6c7f9
 #   render with   attnforge render specs/kerple.yaml
 """The kernels: Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  3cb9b43cb99251f3
-#   text hash     74dee07b15aa9a6d
+#   content hash  40c590149c6c3f41
+#   text hash     53f2cf60754b1978
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  080a044e8af9feaa
-#   text hash     1f797d34fec1e56f
+#   content hash  0b0566f69ae94e6a
+#   text hash     7a9178b34e08d282
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  080a044e8af9feaa
-#   text hash     b600dc6aeec1c603
+#   content hash  0b0566f69ae94e6a
+#   text hash     7776619dd7ad6512
 #   render with   attnforge render specs/llama3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

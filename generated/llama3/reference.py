@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  080a044e8af9feaa
-#   text hash     f946364548299592
+#   content hash  0b0566f69ae94e6a
+#   text hash     e8e734ae9e749ae8
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

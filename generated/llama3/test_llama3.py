@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  080a044e8af9feaa
-#   text hash     1055620d02d57596
+#   content hash  0b0566f69ae94e6a
+#   text hash     cc79d755c45a4bcb
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4a4337eec2c10455
-#   text hash     50c3533d4b9a9833
+#   content hash  f2161a6c21c8bad1
+#   text hash     5dc49db18f0d023a
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

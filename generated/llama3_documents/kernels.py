@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4a4337eec2c10455
-#   text hash     10507bab023160e2
+#   content hash  f2161a6c21c8bad1
+#   text hash     ea002d979e74280f
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernels: Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4a4337eec2c10455
-#   text hash     89bce47ed4c7ba7b
+#   content hash  f2161a6c21c8bad1
+#   text hash     c61d4281e78f52ec
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -77,7 +77,7 @@ SINGLE = {
 
 
 def attend(q, k, v, cos, sin, positions, q_segments, k_segments, scale):
-    """Out and LSE of checked arguments, the LSE as kernels read it again: in log2 units, and inf for a row without keys."""
+    """Out and LSE of checked arguments, the LSE as kernels want it: in log2 units, inf for a row without keys."""
     # -inf * 0 would be NaN where the kernels apply the scale
     out, lse, _, _ = _attend(q, k, v, cos, sin, positions, q_segments, k_segments, max(scale, 1e-30))
     return out, lse
@@ -399,6 +399,7 @@ def _bounds(shapes, q, k, cos, sin, positions, q_segments, k_segments, scale, bl
         kernels.bounds,
         (block_m, block_n),
         grid=lambda: (q.shape[0], q_tiles + k_tiles),
+        tiles=dict(),
         given=dict(q_bounds_ptr=q_bounds, k_bounds_ptr=k_bounds, q_segments_ptr=q_segments, k_segments_ptr=k_segments),
         sizes=lambda: dict(
             q_tiles=q_tiles,
@@ -428,6 +429,7 @@ def _key_ranges(shapes, q, k, cos, sin, positions, q_segments, k_segments, scale
         kernels.key_ranges,
         (block_m, block_n),
         grid=lambda: (q.shape[0], q_tiles),
+        tiles=dict(),
         given=dict(
             key_ranges_ptr=key_ranges,
             q_bounds_ptr=q_bounds,
@@ -463,6 +465,7 @@ def _query_ranges(shapes, q, k, cos, sin, positions, q_segments, k_segments, sca
         kernels.query_ranges,
         (block_m, block_n),
         grid=lambda: (q.shape[0], k_tiles),
+        tiles=dict(),
         given=dict(
             query_ranges_ptr=query_ranges,
             q_bounds_ptr=q_bounds,
@@ -488,7 +491,7 @@ def _query_ranges(shapes, q, k, cos, sin, positions, q_segments, k_segments, sca
 
 
 def _turn(shapes, q, k, q_turned, k_turned, cos, sin, positions, sign):
-    """Writes q and k turned by the angles of their positions, or back where the sign is -1; in place if they are the same."""
+    """Turns q and k by the angles of their positions, or back where the sign is -1; where they stand, if need be."""
     block_t, block_half = 32, _power_of_2(cos.shape[1])
     heads = q.shape[2] + k.shape[2]
     _launch(
@@ -496,6 +499,7 @@ def _turn(shapes, q, k, q_turned, k_turned, cos, sin, positions, sign):
         kernels.rotate,
         (block_t,),
         grid=lambda: (q.shape[0] * heads, _cdiv(max(q.shape[1], k.shape[1]), block_t)),
+        tiles=dict(),
         given=dict(
             q_ptr=q,
             q_turned_ptr=q_turned,
@@ -573,7 +577,7 @@ class _Shapes:
         return [_rows(x).copy_(x) if i in self.unreadable else x for i, x in enumerate(tensors)]
 
 
-def _launch(shapes, kernel, blocks, grid, given, sizes, tiles={}):
+def _launch(shapes, kernel, blocks, grid, tiles, given, sizes):
     """Launches a kernel, from the second time on without a thought about what shapes tell."""
     key = (kernel.__name__, *blocks)
     if key not in shapes.launches:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4a4337eec2c10455
-#   text hash     18335e1974dd6f5d
+#   content hash  f2161a6c21c8bad1
+#   text hash     6a13a40185f4183e
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4a4337eec2c10455
-#   text hash     6745abd590e5b800
+#   content hash  f2161a6c21c8bad1
+#   text hash     89856ea3933fffa8
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  cf52c487311d2bb6
-#   text hash     0dee3e0bf028bf3f
+#   content hash  cc920913f82ff354
+#   text hash     0016c6ac5a4ee58b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  cf52c487311d2bb6
-#   text hash     e7d20f7fc8a58560
+#   content hash  cc920913f82ff354
+#   text hash     6b409095bfcf7b69
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  cf52c487311d2bb6
-#   text hash     0501338ccb1c804c
+#   content hash  cc920913f82ff354
+#   text hash     5ead0a03172412b0
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  cf52c487311d2bb6
-#   text hash     c2767dae1a7ff6c2
+#   content hash  cc920913f82ff354
+#   text hash     49f1041f09fae7bb
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  21bf8488b1778beb
-#   text hash     7a86201c3cfb6f33
+#   content hash  632260b364908e07
+#   text hash     8f6962d59940b0f5
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  21bf8488b1778beb
-#   text hash     810f73b440dbf388
+#   content hash  632260b364908e07
+#   text hash     69f1f1c8d783fbab
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

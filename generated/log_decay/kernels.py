@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  21bf8488b1778beb
-#   text hash     c0ed6549c0cd0c05
+#   content hash  632260b364908e07
+#   text hash     3c2af02fbb0a0185
 #   render with   attnforge render specs/log_decay.yaml
 """The kernels: Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  21bf8488b1778beb
-#   text hash     7f17d8d1e211d3d4
+#   content hash  632260b364908e07
+#   text hash     2d10bc02b6475e5e
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  21bf8488b1778beb
-#   text hash     c4f1773e82eaa079
+#   content hash  632260b364908e07
+#   text hash     30f42fbae0fc7767
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

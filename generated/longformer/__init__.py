@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  74ca17c5f4fef82f
-#   text hash     b8cdb21670b856ba
+#   content hash  46d2bcb9fe3b6234
+#   text hash     5c5d24ba51e2424f
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  74ca17c5f4fef82f
-#   text hash     55ee26004d95c40d
+#   content hash  46d2bcb9fe3b6234
+#   text hash     b6ce769d3aafa9b6
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

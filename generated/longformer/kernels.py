@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  74ca17c5f4fef82f
-#   text hash     073d636ebfb1882a
+#   content hash  46d2bcb9fe3b6234
+#   text hash     a92442e5989eed91
 #   render with   attnforge render specs/longformer.yaml
 """The kernels: A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  74ca17c5f4fef82f
-#   text hash     9030959dec3a7ef8
+#   content hash  46d2bcb9fe3b6234
+#   text hash     eb80280a52d2eba2
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  74ca17c5f4fef82f
-#   text hash     2d935b387db6a478
+#   content hash  46d2bcb9fe3b6234
+#   text hash     df5b87c4562b0898
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b6400a29d0e04d43
-#   text hash     605476d057b7bff7
+#   content hash  140d2fea9a983c8c
+#   text hash     4ae0540677fd938a
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b6400a29d0e04d43
-#   text hash     30cf170f5a9e8aa1
+#   content hash  140d2fea9a983c8c
+#   text hash     9d726cc3d745bd4f
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b6400a29d0e04d43
-#   text hash     752633110ac30947
+#   content hash  140d2fea9a983c8c
+#   text hash     48a403208465c0e7
 #   render with   attnforge render specs/mistral.yaml
 """The kernels: Causal attention to the 4096 most recent keys with rotary embedding.
 

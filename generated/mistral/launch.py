@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b6400a29d0e04d43
-#   text hash     a24baac9b3bace46
+#   content hash  140d2fea9a983c8c
+#   text hash     768068e3859ad53c
 #   render with   attnforge render specs/mistral.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -77,7 +77,7 @@ SINGLE = {
 
 
 def attend(q, k, v, cos, sin, positions, scale):
-    """Out and LSE of checked arguments, the LSE as kernels read it again: in log2 units, and inf for a row without keys."""
+    """Out and LSE of checked arguments, the LSE as kernels want it: in log2 units, inf for a row without keys."""
     # -inf * 0 would be NaN where the kernels apply the scale
     out, lse, _, _ = _attend(q, k, v, cos, sin, positions, max(scale, 1e-30))
     return out, lse
@@ -333,7 +333,7 @@ _attend.register_autograd(_backward, setup_context=_keep)
 
 
 def _turn(shapes, q, k, q_turned, k_turned, cos, sin, positions, sign):
-    """Writes q and k turned by the angles of their positions, or back where the sign is -1; in place if they are the same."""
+    """Turns q and k by the angles of their positions, or back where the sign is -1; where they stand, if need be."""
     block_t, block_half = 32, _power_of_2(cos.shape[1])
     heads = q.shape[2] + k.shape[2]
     _launch(
@@ -341,6 +341,7 @@ def _turn(shapes, q, k, q_turned, k_turned, cos, sin, positions, sign):
         kernels.rotate,
         (block_t,),
         grid=lambda: (q.shape[0] * heads, _cdiv(max(q.shape[1], k.shape[1]), block_t)),
+        tiles=dict(),
         given=dict(
             q_ptr=q,
             q_turned_ptr=q_turned,
@@ -418,7 +419,7 @@ class _Shapes:
         return [_rows(x).copy_(x) if i in self.unreadable else x for i, x in enumerate(tensors)]
 
 
-def _launch(shapes, kernel, blocks, grid, given, sizes, tiles={}):
+def _launch(shapes, kernel, blocks, grid, tiles, given, sizes):
     """Launches a kernel, from the second time on without a thought about what shapes tell."""
     key = (kernel.__name__, *blocks)
     if key not in shapes.launches:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b6400a29d0e04d43
-#   text hash     a257a4366e235403
+#   content hash  140d2fea9a983c8c
+#   text hash     292afd86eee8c30e
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2efb391bd101f773
-#   text hash     9cf5cdc2772c2c49
+#   content hash  365d6a1888d43b52
+#   text hash     a1d1b0c007726b99
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

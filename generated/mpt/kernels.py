@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2efb391bd101f773
-#   text hash     6e9255ed0fd46c08
+#   content hash  365d6a1888d43b52
+#   text hash     c35f9428245083bb
 #   render with   attnforge render specs/mpt.yaml
 """The kernels: Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2efb391bd101f773
-#   text hash     f08e72b6008274cc
+#   content hash  365d6a1888d43b52
+#   text hash     6cb4cdc83db34f97
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2efb391bd101f773
-#   text hash     9890bdbb0b6f7e96
+#   content hash  365d6a1888d43b52
+#   text hash     3433e5c7bb3dc952
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

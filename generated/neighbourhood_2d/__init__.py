@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  562dbb3efaa9b10e
-#   text hash     a81d1ed1f5660a33
+#   content hash  c2cb98df93f40e96
+#   text hash     df528ec762b355ec
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see those at most 3 rows and columns away.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  562dbb3efaa9b10e
-#   text hash     4745a5fb38ab3bf3
+#   content hash  c2cb98df93f40e96
+#   text hash     f94fbff577a224e2
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernels: Cells of an image of 32 columns see those at most 3 rows and columns away.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  562dbb3efaa9b10e
-#   text hash     06813198144079ce
+#   content hash  c2cb98df93f40e96
+#   text hash     ef9d23d3225f951f
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

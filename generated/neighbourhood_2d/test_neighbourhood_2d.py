@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  562dbb3efaa9b10e
-#   text hash     6739096b1daf00eb
+#   content hash  c2cb98df93f40e96
+#   text hash     ae38c3ce0a4b6666
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

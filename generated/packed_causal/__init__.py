@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  523cd3f972001990
-#   text hash     d7a9f8affd1824d6
+#   content hash  ab1a63a4fcafa230
+#   text hash     7e3d66bf2935e27c
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  523cd3f972001990
-#   text hash     31cbb7eeaab88e60
+#   content hash  ab1a63a4fcafa230
+#   text hash     a8a2047ec63ef4e0
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

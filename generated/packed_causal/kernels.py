@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  523cd3f972001990
-#   text hash     59ea87e8752550ad
+#   content hash  ab1a63a4fcafa230
+#   text hash     c5064d7c3f1f3497
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernels: Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  523cd3f972001990
-#   text hash     5682087c67f78520
+#   content hash  ab1a63a4fcafa230
+#   text hash     2532aa04ca903baf
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

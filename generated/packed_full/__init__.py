@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  32e2d559d9527d38
-#   text hash     6fdeed0079f7c90d
+#   content hash  da185e6eebdd79e1
+#   text hash     fb4c8ac5e119ea5c
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  32e2d559d9527d38
-#   text hash     223b5271e98a53c6
+#   content hash  da185e6eebdd79e1
+#   text hash     8131bf76e4a48ea9
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

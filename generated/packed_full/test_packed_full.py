@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  32e2d559d9527d38
-#   text hash     8acf0716845cbebd
+#   content hash  da185e6eebdd79e1
+#   text hash     abab39a6339f0813
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  152c0110c766b246
-#   text hash     4ba1f17d9db8664c
+#   content hash  61f4d5922cf37803
+#   text hash     d6a0ba533a67dc9c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

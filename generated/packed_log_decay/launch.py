@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  152c0110c766b246
-#   text hash     42f169f3723c1271
+#   content hash  61f4d5922cf37803
+#   text hash     db9d658fd64a4996
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -77,7 +77,7 @@ SINGLE = {
 
 
 def attend(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, log_decay, scale):
-    """Out and LSE of checked arguments, the LSE as kernels read it again: in log2 units, and inf for a row without keys."""
+    """Out and LSE of checked arguments, the LSE as kernels want it: in log2 units, inf for a row without keys."""
     log_decay = _scan(log_decay.permute(1, 0), cu_seqlens_k, False)
     # -inf * 0 would be NaN where the kernels apply the scale
     return _attend(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, log_decay, max(scale, 1e-30))
@@ -396,6 +396,7 @@ def _scan(x: torch.Tensor, cu_seqlens_k: torch.Tensor, reverse: bool) -> torch.T
             kernels.scan,
             (block,),
             grid=lambda: ((cu_seqlens_k.shape[0] - 1) * x.shape[-2],),
+            tiles=dict(),
             given=dict(x_ptr=x, sums_ptr=sums, cu_seqlens_ptr=cu_seqlens_k),
             sizes=lambda: dict(
                 x_stride_head=x.stride(0),
@@ -461,7 +462,7 @@ class _Shapes:
         return [_rows(x).copy_(x) if i in self.unreadable else x for i, x in enumerate(tensors)]
 
 
-def _launch(shapes, kernel, blocks, grid, given, sizes, tiles={}):
+def _launch(shapes, kernel, blocks, grid, tiles, given, sizes):
     """Launches a kernel, from the second time on without a thought about what shapes tell."""
     key = (kernel.__name__, *blocks)
     if key not in shapes.launches:

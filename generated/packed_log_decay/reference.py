@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  152c0110c766b246
-#   text hash     37c99f3345464be5
+#   content hash  61f4d5922cf37803
+#   text hash     33775c4cb981da3d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

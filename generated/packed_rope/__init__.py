@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f7661ee3c34a6edd
-#   text hash     5a422adebc075508
+#   content hash  f52b88d31ebe3917
+#   text hash     68e89c6da3723f4f
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f7661ee3c34a6edd
-#   text hash     93cda06f046ba527
+#   content hash  f52b88d31ebe3917
+#   text hash     a245bc4faed1705e
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

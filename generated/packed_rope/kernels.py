@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f7661ee3c34a6edd
-#   text hash     e35665a3deac7f8a
+#   content hash  f52b88d31ebe3917
+#   text hash     e51d915e6f819bb8
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernels: Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f7661ee3c34a6edd
-#   text hash     2dc45d5893076d1f
+#   content hash  f52b88d31ebe3917
+#   text hash     8ea002176d31ee76
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f7661ee3c34a6edd
-#   text hash     8a93724c9070a0cc
+#   content hash  f52b88d31ebe3917
+#   text hash     471e8cd421ba5ea4
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  84dfc1d2715dde81
-#   text hash     81c6d02701a55b71
+#   content hash  3a4a39ff0d45aa4a
+#   text hash     7474aa946e028d7d
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

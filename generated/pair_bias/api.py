@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  84dfc1d2715dde81
-#   text hash     a8b5e3108c2617a4
+#   content hash  3a4a39ff0d45aa4a
+#   text hash     a84d44702791b181
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  84dfc1d2715dde81
-#   text hash     7f3e10f1fea52b1e
+#   content hash  3a4a39ff0d45aa4a
+#   text hash     cad7cdcbf0b47daf
 #   render with   attnforge render specs/pair_bias.yaml
 """The kernels: Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  84dfc1d2715dde81
-#   text hash     b65ac35cf5a82842
+#   content hash  3a4a39ff0d45aa4a
+#   text hash     9edb63fd7e64e3c3
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e30cd79e2666d96a
-#   text hash     81c1145239716455
+#   content hash  8ecad6098b1913bc
+#   text hash     4e0181398988aeda
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

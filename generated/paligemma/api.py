@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e30cd79e2666d96a
-#   text hash     53088aa22ca38b97
+#   content hash  8ecad6098b1913bc
+#   text hash     505f3e7c73a485da
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

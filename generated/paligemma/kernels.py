@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e30cd79e2666d96a
-#   text hash     b62cacb55540d8cd
+#   content hash  8ecad6098b1913bc
+#   text hash     a2c0eeca36ec95cf
 #   render with   attnforge render specs/paligemma.yaml
 """The kernels: An image and a prompt that all see as a prefix, and text that sees causally.
 

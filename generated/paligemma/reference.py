@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e30cd79e2666d96a
-#   text hash     f47354523e17d502
+#   content hash  8ecad6098b1913bc
+#   text hash     628ed8aef4b61cae
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e30cd79e2666d96a
-#   text hash     01463207bb0000c0
+#   content hash  8ecad6098b1913bc
+#   text hash     0474bbf470c276bd
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

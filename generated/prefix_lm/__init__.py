@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  554e9fd77e058728
-#   text hash     33c1bd8830a238ca
+#   content hash  bd45d6bb1f11ab5d
+#   text hash     98ecde9288524fb6
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

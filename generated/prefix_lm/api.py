@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  554e9fd77e058728
-#   text hash     198a1ca5e1485de9
+#   content hash  bd45d6bb1f11ab5d
+#   text hash     0a64d17917c6abf4
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  554e9fd77e058728
-#   text hash     6a777ef929e3fa3d
+#   content hash  bd45d6bb1f11ab5d
+#   text hash     698264365ed24eb3
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernels: Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  554e9fd77e058728
-#   text hash     f27000cb1c7c562e
+#   content hash  bd45d6bb1f11ab5d
+#   text hash     f05788048ed577fb
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  554e9fd77e058728
-#   text hash     19dda0ee079ebda4
+#   content hash  bd45d6bb1f11ab5d
+#   text hash     6abb4d27931b6d5c
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

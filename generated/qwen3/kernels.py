@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1ef244f1a13dbfef
-#   text hash     049288616a6c2b40
+#   content hash  1b989ae3f607f13e
+#   text hash     4144c7ba87a9b62e
 #   render with   attnforge render specs/qwen3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1ef244f1a13dbfef
-#   text hash     a8b6efa5621672bb
+#   content hash  1b989ae3f607f13e
+#   text hash     0d6b75eb36e2cc77
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5cb7d10c620802c3
-#   text hash     39253088bfda456d
+#   content hash  47a8c96c107a1b85
+#   text hash     8d72861b37bcc47b
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

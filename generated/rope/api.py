@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5cb7d10c620802c3
-#   text hash     b672403fd073c89b
+#   content hash  47a8c96c107a1b85
+#   text hash     13abf69380cf9ab7
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

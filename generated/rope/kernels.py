@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5cb7d10c620802c3
-#   text hash     4b65ed5a384ea0ee
+#   content hash  47a8c96c107a1b85
+#   text hash     0efc771a603f090c
 #   render with   attnforge render specs/rope.yaml
 """The kernels: Causal attention with rotary embedding, and as many key heads as query heads.
 

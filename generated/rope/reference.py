@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5cb7d10c620802c3
-#   text hash     1d8cedf09b9673c2
+#   content hash  47a8c96c107a1b85
+#   text hash     34f9179781073dea
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

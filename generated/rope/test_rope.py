@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5cb7d10c620802c3
-#   text hash     9c47baae1b2daf9d
+#   content hash  47a8c96c107a1b85
+#   text hash     ca1d67137623b3c7
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d41a8a4b2aa5842f
-#   text hash     d42daa4359568026
+#   content hash  d2b832d9acfa311d
+#   text hash     552118d2aadeee4c
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

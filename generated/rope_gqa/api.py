@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d41a8a4b2aa5842f
-#   text hash     1f5ae3505847f76e
+#   content hash  d2b832d9acfa311d
+#   text hash     d0d7ce577b231f11
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d41a8a4b2aa5842f
-#   text hash     d60aa587a78373c7
+#   content hash  d2b832d9acfa311d
+#   text hash     5306bef7a1636b98
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads.
 

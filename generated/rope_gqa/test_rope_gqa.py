@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d41a8a4b2aa5842f
-#   text hash     ae080304ecd8b41d
+#   content hash  d2b832d9acfa311d
+#   text hash     fdab2908c9c91859
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

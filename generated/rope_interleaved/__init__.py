@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4bbdb18e8662fe7f
-#   text hash     a853781944f47058
+#   content hash  cd2222d2665eaa91
+#   text hash     85ed5b4a04e8cf91
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4bbdb18e8662fe7f
-#   text hash     d4d7ce7c135f67ef
+#   content hash  cd2222d2665eaa91
+#   text hash     791a08bf7404ba62
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

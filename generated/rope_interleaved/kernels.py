@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4bbdb18e8662fe7f
-#   text hash     e780e207e8eaedd0
+#   content hash  cd2222d2665eaa91
+#   text hash     c9f8ebef8839b6bf
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernels: Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4bbdb18e8662fe7f
-#   text hash     750a9c984a341ec9
+#   content hash  cd2222d2665eaa91
+#   text hash     a9e81acdbd2bdac7
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4bbdb18e8662fe7f
-#   text hash     9e7ce44eaec455f6
+#   content hash  cd2222d2665eaa91
+#   text hash     cf485d08c7fb0516
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

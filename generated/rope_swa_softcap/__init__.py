@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  4a9b5e74b16f023e
-#   text hash     63821d40fa7df082
+#   content hash  41218d5fc97aa62c
+#   text hash     2453d5ffadf11005
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  4a9b5e74b16f023e
-#   text hash     d067156614bb9225
+#   content hash  41218d5fc97aa62c
+#   text hash     faa67a6985037db1
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernels: Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  4a9b5e74b16f023e
-#   text hash     7162cfb7b20e077d
+#   content hash  41218d5fc97aa62c
+#   text hash     7345cfb0feb996cb
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  4a9b5e74b16f023e
-#   text hash     91a8639f8f0f99a2
+#   content hash  41218d5fc97aa62c
+#   text hash     36495be4f0fdfad9
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  91c52cfb01d41bf7
-#   text hash     7f233f436ae3588d
+#   content hash  224e1c35c924ec73
+#   text hash     b593701d30666ed4
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  91c52cfb01d41bf7
-#   text hash     e2917b19ab1b26d8
+#   content hash  224e1c35c924ec73
+#   text hash     34bee54ffa023774
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernels: Causal attention to the most recent keys, as many as each call says.
 

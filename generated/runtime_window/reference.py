@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  91c52cfb01d41bf7
-#   text hash     4d51e2699ef565c1
+#   content hash  224e1c35c924ec73
+#   text hash     0a46ca86220390a4
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  91c52cfb01d41bf7
-#   text hash     a03c242fb1417770
+#   content hash  224e1c35c924ec73
+#   text hash     5eefd41be85f1c3c
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

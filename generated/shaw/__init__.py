@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d749c86834be50fa
-#   text hash     4a3c0d1f64be7caa
+#   content hash  6f7b6993039404d1
+#   text hash     cb63e4fed2477f6b
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own.
 

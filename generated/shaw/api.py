@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d749c86834be50fa
-#   text hash     aff4cd8e05ce8aa7
+#   content hash  6f7b6993039404d1
+#   text hash     6ec1c92cb0d19934
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

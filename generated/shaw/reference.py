@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d749c86834be50fa
-#   text hash     9a052227875134a9
+#   content hash  6f7b6993039404d1
+#   text hash     f9ddfb81e988342f
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d749c86834be50fa
-#   text hash     80080a2516099c49
+#   content hash  6f7b6993039404d1
+#   text hash     9f7d6c546d412338
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

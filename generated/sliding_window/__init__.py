@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3cacd07f930a929d
-#   text hash     176110f7bc71796f
+#   content hash  9d599f3fc00019e2
+#   text hash     c86a00987d0c25bf
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3cacd07f930a929d
-#   text hash     fd5615e4eb9f1987
+#   content hash  9d599f3fc00019e2
+#   text hash     557a75521116ce44
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernels: Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3cacd07f930a929d
-#   text hash     150990b52b2f9508
+#   content hash  9d599f3fc00019e2
+#   text hash     35a0dcdebabd2c04
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

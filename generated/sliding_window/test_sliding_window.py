@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3cacd07f930a929d
-#   text hash     e5a114e2e28ba022
+#   content hash  9d599f3fc00019e2
+#   text hash     841be46ce93ca789
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

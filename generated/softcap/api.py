@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  000fcf396295f32f
-#   text hash     24a5ba0fd616d7f4
+#   content hash  8d5d2d14c2812854
+#   text hash     c0828bf945abf840
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  000fcf396295f32f
-#   text hash     7394f94106f289fa
+#   content hash  8d5d2d14c2812854
+#   text hash     71320462a2993d2d
 #   render with   attnforge render specs/softcap.yaml
 """The kernels: Causal attention with scores capped smoothly at 30.
 

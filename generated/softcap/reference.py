@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  000fcf396295f32f
-#   text hash     eae7b2fdae3898ca
+#   content hash  8d5d2d14c2812854
+#   text hash     56c235dc09941f87
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  000fcf396295f32f
-#   text hash     a62d949daa9da60e
+#   content hash  8d5d2d14c2812854
+#   text hash     38d0888faea4c8b5
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  031d16f81506f273
-#   text hash     9d15a740278f1b9b
+#   content hash  65a340a581f6d416
+#   text hash     58b8bda7cc165d48
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

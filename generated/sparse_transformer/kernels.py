@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  031d16f81506f273
-#   text hash     1d6b332fd20daa79
+#   content hash  65a340a581f6d416
+#   text hash     a190ed64efef88a7
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernels: Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  031d16f81506f273
-#   text hash     3fb4e47d1db15c08
+#   content hash  65a340a581f6d416
+#   text hash     d2a39d49898ec9dd
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  031d16f81506f273
-#   text hash     0b3a182df82e4417
+#   content hash  65a340a581f6d416
+#   text hash     cdbe4122d16b8aa6
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

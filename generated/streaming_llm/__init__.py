@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  f223cf3cec19cc3f
-#   text hash     19ec56d540bd3a27
+#   content hash  b9c030421c7272a0
+#   text hash     74a36cd6bf4fad83
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  f223cf3cec19cc3f
-#   text hash     e26de0189c8e8f7c
+#   content hash  b9c030421c7272a0
+#   text hash     4af518afc5a9e5ff
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  f223cf3cec19cc3f
-#   text hash     8c1c321771fd567f
+#   content hash  b9c030421c7272a0
+#   text hash     db925fde87316c3e
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernels: Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  f223cf3cec19cc3f
-#   text hash     658b2957d86ea4f1
+#   content hash  b9c030421c7272a0
+#   text hash     eea447370930350f
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  f223cf3cec19cc3f
-#   text hash     35a43270f7939e39
+#   content hash  b9c030421c7272a0
+#   text hash     4ed882e4db87ca34
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

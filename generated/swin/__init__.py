@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f85eb3b3eafda5e5
-#   text hash     ea79d00db45e888d
+#   content hash  d766626cc73dab2b
+#   text hash     ff0357b1d1d1c5e4
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

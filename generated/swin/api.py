@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f85eb3b3eafda5e5
-#   text hash     6b7be8ca70cca919
+#   content hash  d766626cc73dab2b
+#   text hash     ea7f71447d2b5b3c
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

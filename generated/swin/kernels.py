@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f85eb3b3eafda5e5
-#   text hash     db73ebab985d1411
+#   content hash  d766626cc73dab2b
+#   text hash     ae3ae2397e9a158e
 #   render with   attnforge render specs/swin.yaml
 """The kernels: Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f85eb3b3eafda5e5
-#   text hash     1967862190ff04ea
+#   content hash  d766626cc73dab2b
+#   text hash     d768e2a3fcf357c2
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f85eb3b3eafda5e5
-#   text hash     2e30bf1fa359a62b
+#   content hash  d766626cc73dab2b
+#   text hash     9ab84efab1f8d65b
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c950ab806b67798f
-#   text hash     8a9bbc456c03cf3b
+#   content hash  b6cb0db2cdaa6682
+#   text hash     4876752c8f3a1c95
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c950ab806b67798f
-#   text hash     9a30c5cdaa2ee2ca
+#   content hash  b6cb0db2cdaa6682
+#   text hash     da57e692c65250f5
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernels: Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c950ab806b67798f
-#   text hash     571724bd0c6a0d86
+#   content hash  b6cb0db2cdaa6682
+#   text hash     6b755e19b59b9e0a
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

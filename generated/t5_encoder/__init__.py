@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c9defc2cb119af8b
-#   text hash     1c28f957d28b64d2
+#   content hash  43e2d8d6add82507
+#   text hash     4d1875ed512020cb
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

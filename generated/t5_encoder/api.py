@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c9defc2cb119af8b
-#   text hash     ebc3666398b95617
+#   content hash  43e2d8d6add82507
+#   text hash     193a585ea5e4db69
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c9defc2cb119af8b
-#   text hash     eaf04a2757fc4dc6
+#   content hash  43e2d8d6add82507
+#   text hash     80d634cfec869d09
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernels: Attention with T5's learned biases for distances in both directions.
 

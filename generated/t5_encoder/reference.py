@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c9defc2cb119af8b
-#   text hash     e579daf6beff69af
+#   content hash  43e2d8d6add82507
+#   text hash     d5a22e06bec269c5
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

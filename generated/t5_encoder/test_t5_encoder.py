@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c9defc2cb119af8b
-#   text hash     28e34f2f07016b23
+#   content hash  43e2d8d6add82507
+#   text hash     a2803547ef324bd2
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5c6fe765f1b5b4c2
-#   text hash     a8c6960336b03588
+#   content hash  6c056d44c0b77a68
+#   text hash     a00f77993d8b5bac
 #   render with   attnforge render specs/transfusion.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -77,7 +77,7 @@ SINGLE = {
 
 
 def attend(q, k, v, cos, sin, positions, image, scale):
-    """Out and LSE of checked arguments, the LSE as kernels read it again: in log2 units, and inf for a row without keys."""
+    """Out and LSE of checked arguments, the LSE as kernels want it: in log2 units, inf for a row without keys."""
     # -inf * 0 would be NaN where the kernels apply the scale
     out, lse, _, _ = _attend(q, k, v, cos, sin, positions, image, max(scale, 1e-30))
     return out, lse
@@ -372,6 +372,7 @@ def _bounds(shapes, q, k, cos, sin, positions, image, scale, block_m, block_n):
         kernels.bounds,
         (block_m, block_n),
         grid=lambda: (q.shape[0], q_tiles + k_tiles),
+        tiles=dict(),
         given=dict(q_bounds_ptr=q_bounds, k_bounds_ptr=k_bounds, image_ptr=image),
         sizes=lambda: dict(
             q_tiles=q_tiles,
@@ -397,6 +398,7 @@ def _key_ranges(shapes, q, k, cos, sin, positions, image, scale, block_m, block_
         kernels.key_ranges,
         (block_m, block_n),
         grid=lambda: (q.shape[0], q_tiles),
+        tiles=dict(),
         given=dict(key_ranges_ptr=key_ranges, q_bounds_ptr=q_bounds, k_bounds_ptr=k_bounds, image_ptr=image),
         sizes=lambda: dict(
             q_tiles=q_tiles,
@@ -422,6 +424,7 @@ def _query_ranges(shapes, q, k, cos, sin, positions, image, scale, block_m, bloc
         kernels.query_ranges,
         (block_m, block_n),
         grid=lambda: (q.shape[0], k_tiles),
+        tiles=dict(),
         given=dict(query_ranges_ptr=query_ranges, q_bounds_ptr=q_bounds, k_bounds_ptr=k_bounds, image_ptr=image),
         sizes=lambda: dict(
             q_tiles=q_tiles,
@@ -439,7 +442,7 @@ def _query_ranges(shapes, q, k, cos, sin, positions, image, scale, block_m, bloc
 
 
 def _turn(shapes, q, k, q_turned, k_turned, cos, sin, positions, sign):
-    """Writes q and k turned by the angles of their positions, or back where the sign is -1; in place if they are the same."""
+    """Turns q and k by the angles of their positions, or back where the sign is -1; where they stand, if need be."""
     block_t, block_half = 32, _power_of_2(cos.shape[1])
     heads = q.shape[2] + k.shape[2]
     _launch(
@@ -447,6 +450,7 @@ def _turn(shapes, q, k, q_turned, k_turned, cos, sin, positions, sign):
         kernels.rotate,
         (block_t,),
         grid=lambda: (q.shape[0] * heads, _cdiv(max(q.shape[1], k.shape[1]), block_t)),
+        tiles=dict(),
         given=dict(
             q_ptr=q,
             q_turned_ptr=q_turned,
@@ -524,7 +528,7 @@ class _Shapes:
         return [_rows(x).copy_(x) if i in self.unreadable else x for i, x in enumerate(tensors)]
 
 
-def _launch(shapes, kernel, blocks, grid, given, sizes, tiles={}):
+def _launch(shapes, kernel, blocks, grid, tiles, given, sizes):
     """Launches a kernel, from the second time on without a thought about what shapes tell."""
     key = (kernel.__name__, *blocks)
     if key not in shapes.launches:

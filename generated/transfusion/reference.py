@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5c6fe765f1b5b4c2
-#   text hash     6370c4fbb019fe64
+#   content hash  6c056d44c0b77a68
+#   text hash     69f2742ad8308d73
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

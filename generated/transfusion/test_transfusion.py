@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5c6fe765f1b5b4c2
-#   text hash     041c4cdbbb233e95
+#   content hash  6c056d44c0b77a68
+#   text hash     8bba0e04afe2e1df
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

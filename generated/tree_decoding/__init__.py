@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b9dc36fede8f5302
-#   text hash     5a0b8958007b04f6
+#   content hash  a43aa456856c1bbb
+#   text hash     31918242b706f1b2
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b9dc36fede8f5302
-#   text hash     47fe4e848cfaed42
+#   content hash  a43aa456856c1bbb
+#   text hash     7af8bf2aa2fcbce8
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernels: A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

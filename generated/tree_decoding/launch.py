@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b9dc36fede8f5302
-#   text hash     15d3c6afdcafc3e0
+#   content hash  a43aa456856c1bbb
+#   text hash     b1dc9f7238de2835
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -77,7 +77,7 @@ SINGLE = {
 
 
 def attend(q, k, v, cos, sin, positions, tree_mask, scale):
-    """Out and LSE of checked arguments, the LSE as kernels read it again: in log2 units, and inf for a row without keys."""
+    """Out and LSE of checked arguments, the LSE as kernels want it: in log2 units, inf for a row without keys."""
     # -inf * 0 would be NaN where the kernels apply the scale
     out, lse, _, _ = _attend(q, k, v, cos, sin, positions, tree_mask, max(scale, 1e-30))
     return out, lse
@@ -348,7 +348,7 @@ _attend.register_autograd(_backward, setup_context=_keep)
 
 
 def _turn(shapes, q, k, q_turned, k_turned, cos, sin, positions, sign):
-    """Writes q and k turned by the angles of their positions, or back where the sign is -1; in place if they are the same."""
+    """Turns q and k by the angles of their positions, or back where the sign is -1; where they stand, if need be."""
     block_t, block_half = 32, _power_of_2(cos.shape[1])
     heads = q.shape[2] + k.shape[2]
     _launch(
@@ -356,6 +356,7 @@ def _turn(shapes, q, k, q_turned, k_turned, cos, sin, positions, sign):
         kernels.rotate,
         (block_t,),
         grid=lambda: (q.shape[0] * heads, _cdiv(max(q.shape[1], k.shape[1]), block_t)),
+        tiles=dict(),
         given=dict(
             q_ptr=q,
             q_turned_ptr=q_turned,
@@ -433,7 +434,7 @@ class _Shapes:
         return [_rows(x).copy_(x) if i in self.unreadable else x for i, x in enumerate(tensors)]
 
 
-def _launch(shapes, kernel, blocks, grid, given, sizes, tiles={}):
+def _launch(shapes, kernel, blocks, grid, tiles, given, sizes):
     """Launches a kernel, from the second time on without a thought about what shapes tell."""
     key = (kernel.__name__, *blocks)
     if key not in shapes.launches:

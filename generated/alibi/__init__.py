@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c2af6a4b9ab15b6a
-#   text hash     12dac562d00dd402
+#   content hash  531e9c0b5a746593
+#   text hash     4ddd197b691ab165
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c2af6a4b9ab15b6a
-#   text hash     1d3f0ccb38d5e3c7
+#   content hash  531e9c0b5a746593
+#   text hash     871ea40515fe7641
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c2af6a4b9ab15b6a
-#   text hash     9ce5fab18c3971ca
+#   content hash  531e9c0b5a746593
+#   text hash     48e5d43036c3befb
 #   render with   attnforge render specs/alibi.yaml
 """The kernels: Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c2af6a4b9ab15b6a
-#   text hash     e041b8e5c8d1eea2
+#   content hash  531e9c0b5a746593
+#   text hash     95567db40b3c915d
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

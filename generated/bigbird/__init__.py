@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  0aa9bd39ededd492
-#   text hash     528420fefc6729b8
+#   content hash  8401502f12efb194
+#   text hash     6b8624f0e968d719
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

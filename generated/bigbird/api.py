@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  0aa9bd39ededd492
-#   text hash     20d33130402942a5
+#   content hash  8401502f12efb194
+#   text hash     b8d460cd3bf6e164
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

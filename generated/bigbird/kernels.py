@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  0aa9bd39ededd492
-#   text hash     c563fd04535f6361
+#   content hash  8401502f12efb194
+#   text hash     ec9485d72ae2c5f1
 #   render with   attnforge render specs/bigbird.yaml
 """The kernels: A window of three blocks, two global blocks, and random blocks that a mask gives.
 

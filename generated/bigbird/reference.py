@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  0aa9bd39ededd492
-#   text hash     bb2ec961e6f4a13c
+#   content hash  8401502f12efb194
+#   text hash     6526daddbd61d943
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  f200fce0e03844d6
-#   text hash     8433ea2d1c521ee4
+#   content hash  b8fc0323520f2090
+#   text hash     e84ac89cc2ffcd03
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernels: Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  f200fce0e03844d6
-#   text hash     1e8e08ef23b23974
+#   content hash  b8fc0323520f2090
+#   text hash     784c0c4283362719
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

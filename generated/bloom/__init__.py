@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6ea61521c7470551
-#   text hash     478fd1f3d5ead002
+#   content hash  a5f63fa4dff6c482
+#   text hash     0139cb274710b190
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6ea61521c7470551
-#   text hash     6c55a1b4bb1bf5f2
+#   content hash  a5f63fa4dff6c482
+#   text hash     8aefc900b2325c89
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

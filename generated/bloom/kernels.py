@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6ea61521c7470551
-#   text hash     b0a6fe3740917b71
+#   content hash  a5f63fa4dff6c482
+#   text hash     6092cf6bdb91f4da
 #   render with   attnforge render specs/bloom.yaml
 """The kernels: Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6ea61521c7470551
-#   text hash     abf1b969054a2c08
+#   content hash  a5f63fa4dff6c482
+#   text hash     d3b4e77cb4e78642
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b5a8757bec4a665f
-#   text hash     a14837b97d43307a
+#   content hash  f57d3b3e85aeeaef
+#   text hash     cadfecb5d82a6e4e
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b5a8757bec4a665f
-#   text hash     7a03901cd2e94515
+#   content hash  f57d3b3e85aeeaef
+#   text hash     d3aa79acd70e09f2
 #   render with   attnforge render specs/causal.yaml
 """The kernels: Causal attention with grouped heads.
 

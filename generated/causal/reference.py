@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b5a8757bec4a665f
-#   text hash     1fca9959d643c3b2
+#   content hash  f57d3b3e85aeeaef
+#   text hash     0c1a84f358ce0852
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

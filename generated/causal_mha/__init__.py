@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3361e7d6a497d74b
-#   text hash     e610ed7e5c0c59c0
+#   content hash  3354b87919554085
+#   text hash     83087b0ffb0a088e
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3361e7d6a497d74b
-#   text hash     e9ca1aefe453c3dc
+#   content hash  3354b87919554085
+#   text hash     6c1db765a5fda343
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

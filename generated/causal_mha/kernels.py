@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3361e7d6a497d74b
-#   text hash     4cb14603872d35bd
+#   content hash  3354b87919554085
+#   text hash     bbc719e3302a01ff
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernels: Causal attention with as many key heads as query heads.
 

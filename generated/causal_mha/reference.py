@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3361e7d6a497d74b
-#   text hash     8f8400eaba24daaa
+#   content hash  3354b87919554085
+#   text hash     31df496471e36cd3
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

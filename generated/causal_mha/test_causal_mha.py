@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3361e7d6a497d74b
-#   text hash     c13f90302b67bd2b
+#   content hash  3354b87919554085
+#   text hash     98246a358399f192
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -329,8 +329,16 @@ def test_second_derivative_raises():
     inputs = make_inputs(SMALL)
     q = inputs["q"].requires_grad_()
     (first,) = torch.autograd.grad(attention(**inputs).sum(), q, create_graph=True)
-    with pytest.raises(RuntimeError):
+    with pytest.raises(RuntimeError, match="no second derivative"):
         torch.autograd.grad(first.sum(), q)
+
+
+def test_torch_func():
+    inputs = make_inputs(SMALL)
+    q = inputs.pop("q")
+    transformed = torch.func.grad(lambda q: attention(q=q, **inputs).sum())(q)
+    plain = torch.autograd.grad(attention(q=q.requires_grad_(), **inputs).sum(), q)[0]
+    torch.testing.assert_close(transformed, plain)
 
 
 def test_autocast():

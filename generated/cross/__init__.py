@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  77f9c031c0e62625
-#   text hash     f11cb9bf58b22f78
+#   content hash  6be272a68cb36f7f
+#   text hash     c07ac52cb95603ba
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

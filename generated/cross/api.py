@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  77f9c031c0e62625
-#   text hash     26d380a0dcffedcf
+#   content hash  6be272a68cb36f7f
+#   text hash     f11a5514de50a16d
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

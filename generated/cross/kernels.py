@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  77f9c031c0e62625
-#   text hash     653dbcdb5a8fad6f
+#   content hash  6be272a68cb36f7f
+#   text hash     c418e732d0ec8ed6
 #   render with   attnforge render specs/cross.yaml
 """The kernels: Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  77f9c031c0e62625
-#   text hash     90d322885305b63d
+#   content hash  6be272a68cb36f7f
+#   text hash     3f4dc011ddc2396b
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  29b1fc4ed91e1fbd
-#   text hash     de4c22d4f5dac90c
+#   content hash  f876b20965e9b282
+#   text hash     b9fa31f5a34a0c01
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  29b1fc4ed91e1fbd
-#   text hash     981eb07b49ca4a09
+#   content hash  f876b20965e9b282
+#   text hash     a3b1a3ff54e6242c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernels: Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

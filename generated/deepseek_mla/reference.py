@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  29b1fc4ed91e1fbd
-#   text hash     5134dd3f95575e8a
+#   content hash  f876b20965e9b282
+#   text hash     82d7a4d766e14aa6
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

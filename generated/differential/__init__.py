@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  9bb2e165f0450741
-#   text hash     f9d4f34a2e292c5d
+#   content hash  f8321bf557942117
+#   text hash     e16a82a8a63a8c4e
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  9bb2e165f0450741
-#   text hash     52b1c85d6bef706d
+#   content hash  f8321bf557942117
+#   text hash     c6662cc530a2f2a4
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

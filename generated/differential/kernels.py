@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  9bb2e165f0450741
-#   text hash     220a03101cf57a40
+#   content hash  f8321bf557942117
+#   text hash     cdfaa4ba5bd7534a
 #   render with   attnforge render specs/differential.yaml
 """The kernels: One of the two maps of differential attention, called once for each and subtracted.
 

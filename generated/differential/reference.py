@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  9bb2e165f0450741
-#   text hash     fd39aea08301552c
+#   content hash  f8321bf557942117
+#   text hash     d8d19c48984bcf2e
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  245363011ebb6712
-#   text hash     3aa34292bc918583
+#   content hash  6f9488736f088480
+#   text hash     7e0c6fb1f419c159
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  245363011ebb6712
-#   text hash     6f9ee76650f3592b
+#   content hash  6f9488736f088480
+#   text hash     6c80c46466da41aa
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernels: Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  245363011ebb6712
-#   text hash     ab0a46715df4c5d0
+#   content hash  6f9488736f088480
+#   text hash     00224542a4aa8f4d
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

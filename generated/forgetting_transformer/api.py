@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  72f95f53b51143f1
-#   text hash     e9c73ca7a4b4b7d2
+#   content hash  d77c092f6d87688e
+#   text hash     ff4846ed43e22883
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  72f95f53b51143f1
-#   text hash     bf45f571a30fbed3
+#   content hash  d77c092f6d87688e
+#   text hash     9dcbde4dfdbe65a1
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The kernels: Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  72f95f53b51143f1
-#   text hash     b2546c01b3333f2f
+#   content hash  d77c092f6d87688e
+#   text hash     d7f2a3f176e0ee0e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -102,31 +102,27 @@ class _Operator:
         name = f"attnforge::{__name__.replace('.', '_')}{function.__name__}"
         self.traced = torch.library.custom_op(name, function, mutates_args=())
         self.register_fake = self.traced.register_fake
-        self.derived = None
 
     def register_autograd(self, backward, setup_context):
         self.traced.register_autograd(backward, setup_context=setup_context)
-
-        def forward(ctx, *args):
-            output = self.function(*args)
-            setup_context(ctx, args, output)
-            return output
-
-        parts = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-        self.derived = type(self.function.__name__, (torch.autograd.Function,), parts).apply
+        parts = {"forward": self.function, "setup_context": setup_context, "backward": backward}
+        parts = {name: staticmethod(part) for name, part in parts.items()}
+        self.derived = type(self.function.__name__, (torch.autograd.Function,), parts)
 
     def __call__(self, *args):
         if _watched(args):
             return self.traced(*args)
+        if torch._C._are_functorch_transforms_active():
+            return self.derived.apply(*args)
         if not torch.is_grad_enabled():
             return self.function(*args)
-        # of a second derivative the operator tells that there is none
-        return (self.derived or self.traced)(*args)
+        # what `apply` comes to, but for its look at the signature of forward
+        return super(torch.autograd.Function, self.derived).apply(*args)
 
 
 def _watched(args):
-    """Whether somebody looks on: a compiler, a mode, a transform, a tensor of a class of its own."""
-    if torch.compiler.is_compiling() or is_in_torch_dispatch_mode() or torch._C._are_functorch_transforms_active():
+    """Whether somebody looks on: a compiler, a mode, a tensor of a class of its own."""
+    if torch.compiler.is_compiling() or is_in_torch_dispatch_mode():
         return True
     return any(isinstance(x, torch.Tensor) and type(x) not in _PLAIN for x in args)
 
@@ -212,10 +208,10 @@ def _differentiate(
     v: torch.Tensor,
     log_decay: torch.Tensor,
     scale: float,
-) -> list[torch.Tensor]:
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     gradients = _gradients(wanted, q, k, v, log_decay)
     if lse.numel() == 0 or k.numel() == 0:
-        return [x.zero_() for x in gradients]
+        return tuple(x.zero_() for x in gradients)
     dq, dk, dv, _ = gradients
     shapes = _Shapes.of("differentiate", q, k, v, out, dout, dlse is None, *wanted, log_decay)
     q, k, v, out, dout = shapes.readable(q, k, v, out, dout)
@@ -320,7 +316,7 @@ def _differentiate(
         # what all scores of a row share moves nothing but its LSE
         total = log_decay_k_sum if dlse is None else log_decay_q_sum + log_decay_k_sum
         gradients[3] = total.sum_to_size(log_decay.shape).to(log_decay.dtype)
-    return gradients
+    return tuple(gradients)
 
 
 def _gradients(wanted, *tensors):
@@ -329,7 +325,14 @@ def _gradients(wanted, *tensors):
 
 @_differentiate.register_fake
 def _(out, lse, dout, dlse, wanted, q, k, v, log_decay, scale):
-    return _gradients(wanted, q, k, v, log_decay)
+    return tuple(_gradients(wanted, q, k, v, log_decay))
+
+
+def _refuse(ctx, *gradients):
+    raise RuntimeError("attention has no second derivative")
+
+
+_differentiate.register_autograd(_refuse, setup_context=lambda ctx, inputs, output: None)
 
 
 def _keep(ctx, inputs, output):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  72f95f53b51143f1
-#   text hash     0366bbc470a28411
+#   content hash  d77c092f6d87688e
+#   text hash     ce6c792cb188c9f6
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1d032d51ccc28267
-#   text hash     e65be1cebff6393c
+#   content hash  6d120ae0eb4e610c
+#   text hash     913e7faf3afa0672
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

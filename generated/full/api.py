@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1d032d51ccc28267
-#   text hash     73ad4f7415d4b6a6
+#   content hash  6d120ae0eb4e610c
+#   text hash     a1f0d38d695e67de
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

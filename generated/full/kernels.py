@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1d032d51ccc28267
-#   text hash     caf943e42d1e988f
+#   content hash  6d120ae0eb4e610c
+#   text hash     80f7ae77c8de1c2a
 #   render with   attnforge render specs/full.yaml
 """The kernels: Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1d032d51ccc28267
-#   text hash     379ffcb1ff6841d7
+#   content hash  6d120ae0eb4e610c
+#   text hash     e4af3f5ea4572c1a
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a9654f4b9c866ead
-#   text hash     09cbecc5a2829081
+#   content hash  1b91b9306139f9c7
+#   text hash     51e6e226fe742a54
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

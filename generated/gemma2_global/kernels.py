@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a9654f4b9c866ead
-#   text hash     88b7d4d9be3561f4
+#   content hash  1b91b9306139f9c7
+#   text hash     df454d6beb9a1f46
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernels: The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a9654f4b9c866ead
-#   text hash     7b4811ed8bbb6ee8
+#   content hash  1b91b9306139f9c7
+#   text hash     55c96714af0385cc
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d667a9e52a71b5f3
-#   text hash     0bb271d8c1d83b38
+#   content hash  24396c4880ce0674
+#   text hash     fefed66dcdae5ab6
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d667a9e52a71b5f3
-#   text hash     a1992c376faece92
+#   content hash  24396c4880ce0674
+#   text hash     439e146e03fa4bae
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  73c23f96d210fe98
-#   text hash     cd374995edbef197
+#   content hash  ecd06e75abb246d9
+#   text hash     c0526c9ea3253d45
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  73c23f96d210fe98
-#   text hash     a375b103f1e16c0f
+#   content hash  ecd06e75abb246d9
+#   text hash     e6759e7bc31547e7
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  73c23f96d210fe98
-#   text hash     de9b753c03f006e7
+#   content hash  ecd06e75abb246d9
+#   text hash     72d9028413dec890
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

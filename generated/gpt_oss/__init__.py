@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8fc5d3a75e58da54
-#   text hash     0897a3874f2bc3f7
+#   content hash  671a222bc90a506a
+#   text hash     231555984b500589
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8fc5d3a75e58da54
-#   text hash     4f958c3d444a3472
+#   content hash  671a222bc90a506a
+#   text hash     929c54e875505736
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8fc5d3a75e58da54
-#   text hash     3925d3d1b6794e00
+#   content hash  671a222bc90a506a
+#   text hash     34c2ca4a69bef34b
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernels: The full layers of gpt-oss, with a learned sink for each head.
 

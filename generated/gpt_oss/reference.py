@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8fc5d3a75e58da54
-#   text hash     578b499865ec16f4
+#   content hash  671a222bc90a506a
+#   text hash     e535ba6a2b80f474
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  bb73ba436aa1ce4f
-#   text hash     5472f6dfb3f9542d
+#   content hash  8b05663c9384c855
+#   text hash     f88ff1c49c6b121d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -102,31 +102,27 @@ class _Operator:
         name = f"attnforge::{__name__.replace('.', '_')}{function.__name__}"
         self.traced = torch.library.custom_op(name, function, mutates_args=())
         self.register_fake = self.traced.register_fake
-        self.derived = None
 
     def register_autograd(self, backward, setup_context):
         self.traced.register_autograd(backward, setup_context=setup_context)
-
-        def forward(ctx, *args):
-            output = self.function(*args)
-            setup_context(ctx, args, output)
-            return output
-
-        parts = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-        self.derived = type(self.function.__name__, (torch.autograd.Function,), parts).apply
+        parts = {"forward": self.function, "setup_context": setup_context, "backward": backward}
+        parts = {name: staticmethod(part) for name, part in parts.items()}
+        self.derived = type(self.function.__name__, (torch.autograd.Function,), parts)
 
     def __call__(self, *args):
         if _watched(args):
             return self.traced(*args)
+        if torch._C._are_functorch_transforms_active():
+            return self.derived.apply(*args)
         if not torch.is_grad_enabled():
             return self.function(*args)
-        # of a second derivative the operator tells that there is none
-        return (self.derived or self.traced)(*args)
+        # what `apply` comes to, but for its look at the signature of forward
+        return super(torch.autograd.Function, self.derived).apply(*args)
 
 
 def _watched(args):
-    """Whether somebody looks on: a compiler, a mode, a transform, a tensor of a class of its own."""
-    if torch.compiler.is_compiling() or is_in_torch_dispatch_mode() or torch._C._are_functorch_transforms_active():
+    """Whether somebody looks on: a compiler, a mode, a tensor of a class of its own."""
+    if torch.compiler.is_compiling() or is_in_torch_dispatch_mode():
         return True
     return any(isinstance(x, torch.Tensor) and type(x) not in _PLAIN for x in args)
 
@@ -218,13 +214,13 @@ def _differentiate(
     positions: torch.Tensor | None,
     sinks: torch.Tensor,
     scale: float,
-) -> list[torch.Tensor]:
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     gradients = _gradients(wanted, q, k, v, sinks)
     if lse.numel() == 0 or k.numel() == 0:
         *gradients, dsinks = (x.zero_() for x in gradients)
         if wanted[-1] and dlse is not None:
             dsinks = _sink_gradient(sinks, lse, -dlse * LOG2E)
-        return [*gradients, dsinks]
+        return *gradients, dsinks
     dq, dk, dv, _ = gradients
     shapes = _Shapes.of("differentiate", q, k, v, out, dout, dlse is None, *wanted, cos, sin, positions, sinks)
     q, k, v, out, dout = shapes.readable(q, k, v, out, dout)
@@ -306,7 +302,7 @@ def _differentiate(
         _turn(shapes, dq, turned_k, dq, turned_k, cos, sin, positions, -1.0)
     if wanted[-1]:
         gradients[-1] = _sink_gradient(sinks, lse, delta)
-    return gradients
+    return tuple(gradients)
 
 
 def _log2_units(sinks):
@@ -326,7 +322,14 @@ def _gradients(wanted, *tensors):
 
 @_differentiate.register_fake
 def _(out, lse, dout, dlse, wanted, q, k, v, cos, sin, positions, sinks, scale):
-    return _gradients(wanted, q, k, v, sinks)
+    return tuple(_gradients(wanted, q, k, v, sinks))
+
+
+def _refuse(ctx, *gradients):
+    raise RuntimeError("attention has no second derivative")
+
+
+_differentiate.register_autograd(_refuse, setup_context=lambda ctx, inputs, output: None)
 
 
 def _keep(ctx, inputs, output):

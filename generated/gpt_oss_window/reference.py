@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  bb73ba436aa1ce4f
-#   text hash     92854a249dd069f7
+#   content hash  8b05663c9384c855
+#   text hash     553d65da904ce491
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

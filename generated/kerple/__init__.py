@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  40c590149c6c3f41
-#   text hash     051129d6ecae54dc
+#   content hash  13d616e32458a65c
+#   text hash     8edf722109866cdd
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  40c590149c6c3f41
-#   text hash     74276dc639e6c7f9
+#   content hash  13d616e32458a65c
+#   text hash     fead7cd4ad251b61
 #   render with   attnforge render specs/kerple.yaml
 """The kernels: Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  40c590149c6c3f41
-#   text hash     c619515d2c0136c4
+#   content hash  13d616e32458a65c
+#   text hash     8ee59075b3d78fbd
 #   render with   attnforge render specs/kerple.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -101,31 +101,27 @@ class _Operator:
         name = f"attnforge::{__name__.replace('.', '_')}{function.__name__}"
         self.traced = torch.library.custom_op(name, function, mutates_args=())
         self.register_fake = self.traced.register_fake
-        self.derived = None
 
     def register_autograd(self, backward, setup_context):
         self.traced.register_autograd(backward, setup_context=setup_context)
-
-        def forward(ctx, *args):
-            output = self.function(*args)
-            setup_context(ctx, args, output)
-            return output
-
-        parts = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-        self.derived = type(self.function.__name__, (torch.autograd.Function,), parts).apply
+        parts = {"forward": self.function, "setup_context": setup_context, "backward": backward}
+        parts = {name: staticmethod(part) for name, part in parts.items()}
+        self.derived = type(self.function.__name__, (torch.autograd.Function,), parts)
 
     def __call__(self, *args):
         if _watched(args):
             return self.traced(*args)
+        if torch._C._are_functorch_transforms_active():
+            return self.derived.apply(*args)
         if not torch.is_grad_enabled():
             return self.function(*args)
-        # of a second derivative the operator tells that there is none
-        return (self.derived or self.traced)(*args)
+        # what `apply` comes to, but for its look at the signature of forward
+        return super(torch.autograd.Function, self.derived).apply(*args)
 
 
 def _watched(args):
-    """Whether somebody looks on: a compiler, a mode, a transform, a tensor of a class of its own."""
-    if torch.compiler.is_compiling() or is_in_torch_dispatch_mode() or torch._C._are_functorch_transforms_active():
+    """Whether somebody looks on: a compiler, a mode, a tensor of a class of its own."""
+    if torch.compiler.is_compiling() or is_in_torch_dispatch_mode():
         return True
     return any(isinstance(x, torch.Tensor) and type(x) not in _PLAIN for x in args)
 
@@ -211,10 +207,10 @@ def _differentiate(
     decay: torch.Tensor,
     width: torch.Tensor,
     scale: float,
-) -> list[torch.Tensor]:
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     gradients = _gradients(wanted, q, k, v, decay, width)
     if lse.numel() == 0 or k.numel() == 0:
-        return [x.zero_() for x in gradients]
+        return tuple(x.zero_() for x in gradients)
     dq, dk, dv, _, _ = gradients
     shapes = _Shapes.of("differentiate", q, k, v, out, dout, dlse is None, *wanted, decay, width)
     q, k, v, out, dout = shapes.readable(q, k, v, out, dout)
@@ -322,7 +318,7 @@ def _differentiate(
     if wanted[4]:
         total = width_sum
         gradients[4] = total.sum((0, 2)).sum_to_size(width.shape).to(width.dtype)
-    return gradients
+    return tuple(gradients)
 
 
 def _gradients(wanted, *tensors):
@@ -331,7 +327,14 @@ def _gradients(wanted, *tensors):
 
 @_differentiate.register_fake
 def _(out, lse, dout, dlse, wanted, q, k, v, decay, width, scale):
-    return _gradients(wanted, q, k, v, decay, width)
+    return tuple(_gradients(wanted, q, k, v, decay, width))
+
+
+def _refuse(ctx, *gradients):
+    raise RuntimeError("attention has no second derivative")
+
+
+_differentiate.register_autograd(_refuse, setup_context=lambda ctx, inputs, output: None)
 
 
 def _keep(ctx, inputs, output):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  40c590149c6c3f41
-#   text hash     c08f63d26bf62879
+#   content hash  13d616e32458a65c
+#   text hash     a9e64c11c9a8ee64
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

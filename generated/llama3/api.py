@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0b0566f69ae94e6a
-#   text hash     f6b65f1418d66fd6
+#   content hash  13f8014d9e6dee04
+#   text hash     980fe13c29b50e0d
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0b0566f69ae94e6a
-#   text hash     7776619dd7ad6512
+#   content hash  13f8014d9e6dee04
+#   text hash     39d30756e5a9ac55
 #   render with   attnforge render specs/llama3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

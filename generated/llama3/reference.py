@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0b0566f69ae94e6a
-#   text hash     e8e734ae9e749ae8
+#   content hash  13f8014d9e6dee04
+#   text hash     1742e052db00681d
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f2161a6c21c8bad1
-#   text hash     c6d718b66a0cc67f
+#   content hash  11c544a7d35d1977
+#   text hash     2c93d09182d3de5f
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

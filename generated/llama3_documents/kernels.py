@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f2161a6c21c8bad1
-#   text hash     ea002d979e74280f
+#   content hash  11c544a7d35d1977
+#   text hash     123cd9f7bc8d0717
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernels: Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f2161a6c21c8bad1
-#   text hash     6a13a40185f4183e
+#   content hash  11c544a7d35d1977
+#   text hash     9aeb39d3de8d0700
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

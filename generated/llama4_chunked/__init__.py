@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  cc920913f82ff354
-#   text hash     0016c6ac5a4ee58b
+#   content hash  e1a36e60c73e9f81
+#   text hash     169b7748f604bf0a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

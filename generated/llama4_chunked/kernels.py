@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  cc920913f82ff354
-#   text hash     7719e6dfc98f7168
+#   content hash  e1a36e60c73e9f81
+#   text hash     a1c25ef6ab83becf
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernels: Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

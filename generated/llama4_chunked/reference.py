@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  cc920913f82ff354
-#   text hash     5ead0a03172412b0
+#   content hash  e1a36e60c73e9f81
+#   text hash     d22b0bca2dd2afb2
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  632260b364908e07
-#   text hash     3c2af02fbb0a0185
+#   content hash  1493ca3619fb74d6
+#   text hash     8c1b0049b00445e0
 #   render with   attnforge render specs/log_decay.yaml
 """The kernels: Causal attention that forgets by a decay learned for each token and head.
 

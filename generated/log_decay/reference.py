@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  632260b364908e07
-#   text hash     2d10bc02b6475e5e
+#   content hash  1493ca3619fb74d6
+#   text hash     77e9dc3a70665d58
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  46d2bcb9fe3b6234
-#   text hash     5c5d24ba51e2424f
+#   content hash  e2278b53cc86084a
+#   text hash     f0435e252383b794
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  46d2bcb9fe3b6234
-#   text hash     a92442e5989eed91
+#   content hash  e2278b53cc86084a
+#   text hash     fd5b7b2915f57691
 #   render with   attnforge render specs/longformer.yaml
 """The kernels: A window of 256 keys to each side, and 16 global tokens.
 

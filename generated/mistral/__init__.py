@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  140d2fea9a983c8c
-#   text hash     4ae0540677fd938a
+#   content hash  bf058348ce7c805e
+#   text hash     b43c132562f91037
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

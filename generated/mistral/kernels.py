@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  140d2fea9a983c8c
-#   text hash     48a403208465c0e7
+#   content hash  bf058348ce7c805e
+#   text hash     4eda603b803072fa
 #   render with   attnforge render specs/mistral.yaml
 """The kernels: Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  140d2fea9a983c8c
-#   text hash     e116658905f8b3ee
+#   content hash  bf058348ce7c805e
+#   text hash     7f593c71ee3e0b16
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

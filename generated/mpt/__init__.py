@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  365d6a1888d43b52
-#   text hash     a1d1b0c007726b99
+#   content hash  4c8dbf7e39363dba
+#   text hash     0180f08e552c9175
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

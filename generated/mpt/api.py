@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  365d6a1888d43b52
-#   text hash     f35be079c263fcf1
+#   content hash  4c8dbf7e39363dba
+#   text hash     7b53ad17dac90a38
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  365d6a1888d43b52
-#   text hash     c35f9428245083bb
+#   content hash  4c8dbf7e39363dba
+#   text hash     6bd873161b4a9f57
 #   render with   attnforge render specs/mpt.yaml
 """The kernels: Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  365d6a1888d43b52
-#   text hash     6cb4cdc83db34f97
+#   content hash  4c8dbf7e39363dba
+#   text hash     9b3e7938de94abf7
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

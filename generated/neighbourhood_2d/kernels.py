@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c2cb98df93f40e96
-#   text hash     f94fbff577a224e2
+#   content hash  0fccd9a606294bdb
+#   text hash     5e81a99beda1fe23
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernels: Cells of an image of 32 columns see those at most 3 rows and columns away.
 

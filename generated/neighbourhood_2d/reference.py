@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c2cb98df93f40e96
-#   text hash     ef9d23d3225f951f
+#   content hash  0fccd9a606294bdb
+#   text hash     637f5f320ad1bbdb
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

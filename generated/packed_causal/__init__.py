@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ab1a63a4fcafa230
-#   text hash     7e3d66bf2935e27c
+#   content hash  6c066c6ac5129b82
+#   text hash     62ae1b900e21bd18
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

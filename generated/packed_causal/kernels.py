@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ab1a63a4fcafa230
-#   text hash     c5064d7c3f1f3497
+#   content hash  6c066c6ac5129b82
+#   text hash     aeaa075c2fe9d489
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernels: Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ab1a63a4fcafa230
-#   text hash     d9112b1312b1dc65
+#   content hash  6c066c6ac5129b82
+#   text hash     f2d88d11c78be153
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ab1a63a4fcafa230
-#   text hash     2532aa04ca903baf
+#   content hash  6c066c6ac5129b82
+#   text hash     f9cd699aee185bc7
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -331,8 +331,16 @@ def test_second_derivative_raises():
     inputs = make_inputs(SMALL)
     q = inputs["q"].requires_grad_()
     (first,) = torch.autograd.grad(attention(**inputs).sum(), q, create_graph=True)
-    with pytest.raises(RuntimeError):
+    with pytest.raises(RuntimeError, match="no second derivative"):
         torch.autograd.grad(first.sum(), q)
+
+
+def test_torch_func():
+    inputs = make_inputs(SMALL)
+    q = inputs.pop("q")
+    transformed = torch.func.grad(lambda q: attention(q=q, **inputs).sum())(q)
+    plain = torch.autograd.grad(attention(q=q.requires_grad_(), **inputs).sum(), q)[0]
+    torch.testing.assert_close(transformed, plain)
 
 
 def test_autocast():

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  da185e6eebdd79e1
-#   text hash     fb4c8ac5e119ea5c
+#   content hash  65cbe8e86bf19847
+#   text hash     7fe2085e1cd8aa03
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  da185e6eebdd79e1
-#   text hash     7525fdb697c18dc2
+#   content hash  65cbe8e86bf19847
+#   text hash     63affc5384682f3a
 #   render with   attnforge render specs/packed_full.yaml
 """The kernels: Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  da185e6eebdd79e1
-#   text hash     8131bf76e4a48ea9
+#   content hash  65cbe8e86bf19847
+#   text hash     249827557901c42b
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

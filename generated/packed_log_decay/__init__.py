@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  61f4d5922cf37803
-#   text hash     d6a0ba533a67dc9c
+#   content hash  989aa1b5e233ec3f
+#   text hash     b5df72afd8c00fa4
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  61f4d5922cf37803
-#   text hash     33775c4cb981da3d
+#   content hash  989aa1b5e233ec3f
+#   text hash     ac94765800a8f9d3
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f52b88d31ebe3917
-#   text hash     68e89c6da3723f4f
+#   content hash  02377d514e960a6a
+#   text hash     0e708c788f8bc7f0
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

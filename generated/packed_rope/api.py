@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f52b88d31ebe3917
-#   text hash     a245bc4faed1705e
+#   content hash  02377d514e960a6a
+#   text hash     acc2c256da77bf2d
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f52b88d31ebe3917
-#   text hash     8ea002176d31ee76
+#   content hash  02377d514e960a6a
+#   text hash     3a74a81729b8bda3
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

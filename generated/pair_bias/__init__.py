@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  3a4a39ff0d45aa4a
-#   text hash     7474aa946e028d7d
+#   content hash  9eeb57a7c04443ee
+#   text hash     0ac48f11324cbac4
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  3a4a39ff0d45aa4a
-#   text hash     a84d44702791b181
+#   content hash  9eeb57a7c04443ee
+#   text hash     ce2e8cd87ab26b19
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

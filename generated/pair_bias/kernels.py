@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  3a4a39ff0d45aa4a
-#   text hash     cad7cdcbf0b47daf
+#   content hash  9eeb57a7c04443ee
+#   text hash     47ade645ea64414d
 #   render with   attnforge render specs/pair_bias.yaml
 """The kernels: Attention with a learned bias for each pair of positions.
 

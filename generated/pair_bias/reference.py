@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  3a4a39ff0d45aa4a
-#   text hash     618ef899c4982f9b
+#   content hash  9eeb57a7c04443ee
+#   text hash     fa81628276b48f7a
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

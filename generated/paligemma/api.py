@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8ecad6098b1913bc
-#   text hash     505f3e7c73a485da
+#   content hash  694cb9f5bdc6bbd5
+#   text hash     bfc00c1185e4bfa5
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8ecad6098b1913bc
-#   text hash     a2c0eeca36ec95cf
+#   content hash  694cb9f5bdc6bbd5
+#   text hash     9a187a07ed910b6c
 #   render with   attnforge render specs/paligemma.yaml
 """The kernels: An image and a prompt that all see as a prefix, and text that sees causally.
 

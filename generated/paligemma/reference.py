@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8ecad6098b1913bc
-#   text hash     628ed8aef4b61cae
+#   content hash  694cb9f5bdc6bbd5
+#   text hash     a75e8199de39cacd
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8ecad6098b1913bc
-#   text hash     0474bbf470c276bd
+#   content hash  694cb9f5bdc6bbd5
+#   text hash     9b2ad6022e8ef6c2
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -353,8 +353,16 @@ def test_second_derivative_raises():
     inputs = make_inputs(SMALL)
     q = inputs["q"].requires_grad_()
     (first,) = torch.autograd.grad(attention(**inputs).sum(), q, create_graph=True)
-    with pytest.raises(RuntimeError):
+    with pytest.raises(RuntimeError, match="no second derivative"):
         torch.autograd.grad(first.sum(), q)
+
+
+def test_torch_func():
+    inputs = make_inputs(SMALL)
+    q = inputs.pop("q")
+    transformed = torch.func.grad(lambda q: attention(q=q, **inputs).sum())(q)
+    plain = torch.autograd.grad(attention(q=q.requires_grad_(), **inputs).sum(), q)[0]
+    torch.testing.assert_close(transformed, plain)
 
 
 def test_autocast():

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  bd45d6bb1f11ab5d
-#   text hash     0a64d17917c6abf4
+#   content hash  a5817c33a28f6e60
+#   text hash     ff0263dc8937d026
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

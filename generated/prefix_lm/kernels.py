@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  bd45d6bb1f11ab5d
-#   text hash     698264365ed24eb3
+#   content hash  a5817c33a28f6e60
+#   text hash     6b31aea9af0f5b98
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernels: Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  bd45d6bb1f11ab5d
-#   text hash     f05788048ed577fb
+#   content hash  a5817c33a28f6e60
+#   text hash     64e48d864529c626
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

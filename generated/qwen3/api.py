@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1b989ae3f607f13e
-#   text hash     92d2052bc1b5066a
+#   content hash  6eab2c757c407041
+#   text hash     71b7cca2a46b9acd
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

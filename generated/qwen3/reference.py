@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1b989ae3f607f13e
-#   text hash     007e2995127480b1
+#   content hash  6eab2c757c407041
+#   text hash     0c78d46c68f8d470
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

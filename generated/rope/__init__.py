@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  47a8c96c107a1b85
-#   text hash     8d72861b37bcc47b
+#   content hash  ce57d2ea2fd85c3c
+#   text hash     0b7e0698bf1bdf1a
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  47a8c96c107a1b85
-#   text hash     0efc771a603f090c
+#   content hash  ce57d2ea2fd85c3c
+#   text hash     3ae522d86a2fa5d2
 #   render with   attnforge render specs/rope.yaml
 """The kernels: Causal attention with rotary embedding, and as many key heads as query heads.
 

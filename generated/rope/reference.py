@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  47a8c96c107a1b85
-#   text hash     34f9179781073dea
+#   content hash  ce57d2ea2fd85c3c
+#   text hash     b377faa8110f0d71
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

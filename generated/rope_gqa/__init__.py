@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d2b832d9acfa311d
-#   text hash     552118d2aadeee4c
+#   content hash  1f6618363ed93dcf
+#   text hash     635daf5eeac51e95
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d2b832d9acfa311d
-#   text hash     d0d7ce577b231f11
+#   content hash  1f6618363ed93dcf
+#   text hash     1a1a05ce75f693d9
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

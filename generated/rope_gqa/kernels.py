@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d2b832d9acfa311d
-#   text hash     5306bef7a1636b98
+#   content hash  1f6618363ed93dcf
+#   text hash     22c0560283395de6
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d2b832d9acfa311d
-#   text hash     154d37e38ee15b7d
+#   content hash  1f6618363ed93dcf
+#   text hash     73c34779e7f6e9ce
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  cd2222d2665eaa91
-#   text hash     85ed5b4a04e8cf91
+#   content hash  e1236833a070c666
+#   text hash     b771e9e9a1087e32
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

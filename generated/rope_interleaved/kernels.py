@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  cd2222d2665eaa91
-#   text hash     c9f8ebef8839b6bf
+#   content hash  e1236833a070c666
+#   text hash     51068ce32442f8c6
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernels: Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  cd2222d2665eaa91
-#   text hash     a9e81acdbd2bdac7
+#   content hash  e1236833a070c666
+#   text hash     48747e810682824d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

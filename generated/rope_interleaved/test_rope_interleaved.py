@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  cd2222d2665eaa91
-#   text hash     cf485d08c7fb0516
+#   content hash  e1236833a070c666
+#   text hash     1cbd56e7997e16e2
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -349,8 +349,16 @@ def test_second_derivative_raises():
     inputs = make_inputs(SMALL)
     q = inputs["q"].requires_grad_()
     (first,) = torch.autograd.grad(attention(**inputs).sum(), q, create_graph=True)
-    with pytest.raises(RuntimeError):
+    with pytest.raises(RuntimeError, match="no second derivative"):
         torch.autograd.grad(first.sum(), q)
+
+
+def test_torch_func():
+    inputs = make_inputs(SMALL)
+    q = inputs.pop("q")
+    transformed = torch.func.grad(lambda q: attention(q=q, **inputs).sum())(q)
+    plain = torch.autograd.grad(attention(q=q.requires_grad_(), **inputs).sum(), q)[0]
+    torch.testing.assert_close(transformed, plain)
 
 
 def test_autocast():

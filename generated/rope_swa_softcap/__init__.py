@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  41218d5fc97aa62c
-#   text hash     2453d5ffadf11005
+#   content hash  dc52a478a0901098
+#   text hash     36af185a984851fe
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

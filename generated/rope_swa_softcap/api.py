@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  41218d5fc97aa62c
-#   text hash     9dbb06900cd457b5
+#   content hash  dc52a478a0901098
+#   text hash     bd2bacbf74c1b557
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  41218d5fc97aa62c
-#   text hash     7345cfb0feb996cb
+#   content hash  dc52a478a0901098
+#   text hash     0e969a82242dc3cf
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  224e1c35c924ec73
-#   text hash     b593701d30666ed4
+#   content hash  4b626dae3cbc1e54
+#   text hash     dbb5416f3a1c3de7
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  224e1c35c924ec73
-#   text hash     0a46ca86220390a4
+#   content hash  4b626dae3cbc1e54
+#   text hash     4bd82b22aa4cd417
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  6f7b6993039404d1
-#   text hash     6ec1c92cb0d19934
+#   content hash  37e3bfc4ca250ffd
+#   text hash     ce8a66dac84cd833
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  6f7b6993039404d1
-#   text hash     91b9736c51e7ab32
+#   content hash  37e3bfc4ca250ffd
+#   text hash     fcdf51a6519f3d1e
 #   render with   attnforge render specs/shaw.yaml
 """The kernels: Attention in which each query gives each distance up to 16 a score of its own.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  6f7b6993039404d1
-#   text hash     f9ddfb81e988342f
+#   content hash  37e3bfc4ca250ffd
+#   text hash     3db75bcf81b1835a
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9d599f3fc00019e2
-#   text hash     c86a00987d0c25bf
+#   content hash  50a864de88f96fc3
+#   text hash     5b37a3e76b7a90af
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

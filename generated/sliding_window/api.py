@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9d599f3fc00019e2
-#   text hash     4fb9bdd6e9bb2068
+#   content hash  50a864de88f96fc3
+#   text hash     c013c934e3844a4d
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9d599f3fc00019e2
-#   text hash     35a0dcdebabd2c04
+#   content hash  50a864de88f96fc3
+#   text hash     a40c72de82928e4e
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8d5d2d14c2812854
-#   text hash     586e9f9f58d3e76e
+#   content hash  a4ba59446b50f517
+#   text hash     f7ccfa1ef95a5279
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

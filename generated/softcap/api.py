@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8d5d2d14c2812854
-#   text hash     c0828bf945abf840
+#   content hash  a4ba59446b50f517
+#   text hash     7359b0f0a23550f8
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8d5d2d14c2812854
-#   text hash     71320462a2993d2d
+#   content hash  a4ba59446b50f517
+#   text hash     de899db0d2459c4f
 #   render with   attnforge render specs/softcap.yaml
 """The kernels: Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8d5d2d14c2812854
-#   text hash     56c235dc09941f87
+#   content hash  a4ba59446b50f517
+#   text hash     b620896a8cc175d2
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  65a340a581f6d416
-#   text hash     d2a39d49898ec9dd
+#   content hash  2bb6c1b17dabbe71
+#   text hash     ca46778f1c19e0e6
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

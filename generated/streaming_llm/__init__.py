@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b9c030421c7272a0
-#   text hash     74a36cd6bf4fad83
+#   content hash  af23616872558934
+#   text hash     4f0f016b4b49b808
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b9c030421c7272a0
-#   text hash     4af518afc5a9e5ff
+#   content hash  af23616872558934
+#   text hash     21ccf18369cf8a67
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b9c030421c7272a0
-#   text hash     eea447370930350f
+#   content hash  af23616872558934
+#   text hash     7e5d9dbad6a559fd
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

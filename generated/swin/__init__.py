@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d766626cc73dab2b
-#   text hash     ff0357b1d1d1c5e4
+#   content hash  57e2f72bc62aa58e
+#   text hash     1936e653290f65da
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d766626cc73dab2b
-#   text hash     ea7f71447d2b5b3c
+#   content hash  57e2f72bc62aa58e
+#   text hash     c6d403cd37f9075b
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d766626cc73dab2b
-#   text hash     ae3ae2397e9a158e
+#   content hash  57e2f72bc62aa58e
+#   text hash     a0fa85682e7629a7
 #   render with   attnforge render specs/swin.yaml
 """The kernels: Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

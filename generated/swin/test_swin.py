@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d766626cc73dab2b
-#   text hash     9ab84efab1f8d65b
+#   content hash  57e2f72bc62aa58e
+#   text hash     00bad14541fb83bc
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -349,8 +349,16 @@ def test_second_derivative_raises():
     inputs = make_inputs(SMALL)
     q = inputs["q"].requires_grad_()
     (first,) = torch.autograd.grad(attention(**inputs).sum(), q, create_graph=True)
-    with pytest.raises(RuntimeError):
+    with pytest.raises(RuntimeError, match="no second derivative"):
         torch.autograd.grad(first.sum(), q)
+
+
+def test_torch_func():
+    inputs = make_inputs(SMALL)
+    q = inputs.pop("q")
+    transformed = torch.func.grad(lambda q: attention(q=q, **inputs).sum())(q)
+    plain = torch.autograd.grad(attention(q=q.requires_grad_(), **inputs).sum(), q)[0]
+    torch.testing.assert_close(transformed, plain)
 
 
 def test_autocast():

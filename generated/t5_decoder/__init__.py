@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b6cb0db2cdaa6682
-#   text hash     4876752c8f3a1c95
+#   content hash  31acf20450bb0348
+#   text hash     f3d28eac1986f4fa
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

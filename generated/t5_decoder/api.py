@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b6cb0db2cdaa6682
-#   text hash     2fdbf071fb410ce1
+#   content hash  31acf20450bb0348
+#   text hash     8c0adedc097c7584
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b6cb0db2cdaa6682
-#   text hash     da57e692c65250f5
+#   content hash  31acf20450bb0348
+#   text hash     f5708b3ec819cb18
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernels: Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b6cb0db2cdaa6682
-#   text hash     22fc89197583306a
+#   content hash  31acf20450bb0348
+#   text hash     fbfff1914698e3bd
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  43e2d8d6add82507
-#   text hash     4d1875ed512020cb
+#   content hash  6168c6678989b7a3
+#   text hash     50b2509d6de7d312
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

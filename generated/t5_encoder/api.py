@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  43e2d8d6add82507
-#   text hash     193a585ea5e4db69
+#   content hash  6168c6678989b7a3
+#   text hash     2e4b16a608f8424e
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

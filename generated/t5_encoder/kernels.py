@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  43e2d8d6add82507
-#   text hash     80d634cfec869d09
+#   content hash  6168c6678989b7a3
+#   text hash     04585ec8d1f16dc8
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernels: Attention with T5's learned biases for distances in both directions.
 

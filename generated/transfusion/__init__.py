@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6c056d44c0b77a68
-#   text hash     8682e96ed3b8f772
+#   content hash  43bb3acb19fa0272
+#   text hash     1c56efb966d511cd
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

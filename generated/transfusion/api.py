@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6c056d44c0b77a68
-#   text hash     7b07296398715534
+#   content hash  43bb3acb19fa0272
+#   text hash     c19add57501a9056
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

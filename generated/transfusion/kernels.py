@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6c056d44c0b77a68
-#   text hash     778939811014fbf3
+#   content hash  43bb3acb19fa0272
+#   text hash     a299740d9c58a69e
 #   render with   attnforge render specs/transfusion.yaml
 """The kernels: Causal attention in which the patches of one image see each other.
 

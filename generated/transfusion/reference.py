@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6c056d44c0b77a68
-#   text hash     69f2742ad8308d73
+#   content hash  43bb3acb19fa0272
+#   text hash     d3ee849a455ba946
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

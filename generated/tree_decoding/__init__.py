@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a43aa456856c1bbb
-#   text hash     31918242b706f1b2
+#   content hash  59c7c3ef634215cb
+#   text hash     980de25ecc8009ad
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a43aa456856c1bbb
-#   text hash     68bf4fbde43130eb
+#   content hash  59c7c3ef634215cb
+#   text hash     d258701b069e4bb6
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

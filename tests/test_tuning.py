@@ -97,7 +97,7 @@ def test_each_architecture_has_a_table(arch: str, family: str) -> None:
 
 
 def test_every_table_falls_back_to_little_shared_memory() -> None:
-    for given in (tiles.tables("plain"), tiles.tables("heavy"), tiles.tables("rows")):
+    for given in map(tiles.tables, tiles.WEIGHTS):
         for table in (*given.half.values(), given.single):
             for sizes in table.values():
                 assert list(sizes) == [64, 128, 256]
@@ -155,23 +155,32 @@ def test_candidates_own_the_larger_side() -> None:
         assert owned == {64, 128}
 
 
-COMPILED = """
+SEARCH = """
 import sys
 from pathlib import Path
-from attnforge import calls, emit, render, resources, spec, tuning
+from attnforge import bench, calls, emit, render, resources, spec, tiles, tuning
 from attnforge.tiles import Tile
-if __name__ == "__main__":
+
+
+def search_of(arch, *sizes):
     path = resources.variants()["causal"]
     loaded = spec.load(path, terms=resources.terms_for(path))
     package = emit.Package("causal", loaded.source, path, render.render(loaded))
-    sizes = calls.Sizes(1, 64, 64, 2, 2, 128, 128, "bf16")
-    search = tuning.Search(loaded, package, sizes, Path(sys.argv[1]))
-    search.__dict__["arch"] = "sm_86"
+    search = tuning.Search(loaded, package, calls.Sizes(*sizes), Path(sys.argv[1]))
+    search.__dict__["arch"] = arch
+    return search
+"""
+COMPILED = (
+    SEARCH
+    + """
+if __name__ == "__main__":
+    search = search_of("sm_86", 1, 64, 64, 2, 2, 128, 128, "bf16")
     tuning.candidates = lambda kernel: [Tile(128, 128, 8, 4), Tile(64, 32, 4, 2)]
     search.__class__.present = lambda self, kernel: (Tile(64, 32, 4, 1),)
     for kernel, trial in search.compiled(("forward",)):
         print(kernel, *trial.tile, trial.made.shared, trial.why, sep="|")
 """
+)
 
 
 def test_tiles_are_compiled_side_by_side_without_a_gpu(tmp_path: Path) -> None:
@@ -188,16 +197,10 @@ def test_tiles_are_compiled_side_by_side_without_a_gpu(tmp_path: Path) -> None:
     assert [row[6] for row in rows] == ["", "does not fit", ""]
 
 
-TRIED = """
-import sys
-from pathlib import Path
-from attnforge import bench, calls, emit, render, resources, spec, tiles, tuning
-from attnforge.tiles import Tile
-path = resources.variants()["causal"]
-loaded = spec.load(path, terms=resources.terms_for(path))
-package = emit.Package("causal", loaded.source, path, render.render(loaded))
-search = tuning.Search(loaded, package, calls.Sizes(1, 40, 40, 2, 2, 16, 16, "fp16"), Path(sys.argv[1]))
-search.__dict__["arch"] = "sm_90"
+TRIED = (
+    SEARCH
+    + """
+search = search_of("sm_90", 1, 40, 40, 2, 2, 16, 16, "fp16")
 bench._time = lambda function: 0.25
 runner = tuning._Runner(search, "cpu")
 table = runner.launch.HALF["sm_90"]
@@ -211,6 +214,7 @@ for kernel in tiles.KERNELS:
     print(runner.timed(kernel, trial).why.split(":")[0])
 print(table == before)
 """
+)
 
 
 def test_a_tile_is_tried_in_the_place_of_the_present_ones(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  531e9c0b5a746593
-#   text hash     4ddd197b691ab165
+#   content hash  07f56a6080b4cde6
+#   text hash     41541698bf0476cb
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  531e9c0b5a746593
-#   text hash     48e5d43036c3befb
+#   content hash  07f56a6080b4cde6
+#   text hash     636453e77f50355c
 #   render with   attnforge render specs/alibi.yaml
 """The kernels: Causal attention with linear biases, one slope a head.
 

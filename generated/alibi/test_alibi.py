@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  531e9c0b5a746593
-#   text hash     9b4a64bf0dfc10b4
+#   content hash  07f56a6080b4cde6
+#   text hash     37fc927edeab723e
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  8401502f12efb194
-#   text hash     6b8624f0e968d719
+#   content hash  34d698ad941cc09f
+#   text hash     c9bdd2a91f75bf11
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  8401502f12efb194
-#   text hash     b8d460cd3bf6e164
+#   content hash  34d698ad941cc09f
+#   text hash     c4e67740a71daf1e
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

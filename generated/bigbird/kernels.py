@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  8401502f12efb194
-#   text hash     ec9485d72ae2c5f1
+#   content hash  34d698ad941cc09f
+#   text hash     e3bfb508af0d0ddc
 #   render with   attnforge render specs/bigbird.yaml
 """The kernels: A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  8401502f12efb194
-#   text hash     6526daddbd61d943
+#   content hash  34d698ad941cc09f
+#   text hash     413b01414a8180ed
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

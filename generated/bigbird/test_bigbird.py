@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  8401502f12efb194
-#   text hash     2d2311659debdb99
+#   content hash  34d698ad941cc09f
+#   text hash     f0e07db8b1255278
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b8fc0323520f2090
-#   text hash     f2592e5a394d1657
+#   content hash  665eddaecf567a8e
+#   text hash     648973cebfe1f49c
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

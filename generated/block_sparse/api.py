@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b8fc0323520f2090
-#   text hash     fd7cd373d1e22ac2
+#   content hash  665eddaecf567a8e
+#   text hash     7feee9882958bf38
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

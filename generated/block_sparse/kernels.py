@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b8fc0323520f2090
-#   text hash     e84ac89cc2ffcd03
+#   content hash  665eddaecf567a8e
+#   text hash     8f7d4a0f63cc687f
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernels: Attention between the blocks of 64 positions that a mask allows.
 

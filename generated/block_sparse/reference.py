@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b8fc0323520f2090
-#   text hash     784c0c4283362719
+#   content hash  665eddaecf567a8e
+#   text hash     846fc03436d67681
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b8fc0323520f2090
-#   text hash     39629e67603c3ff5
+#   content hash  665eddaecf567a8e
+#   text hash     6bff3913048c4d30
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a5f63fa4dff6c482
-#   text hash     0139cb274710b190
+#   content hash  df7a69cf3ae5f889
+#   text hash     8bfdc4e5c9b77155
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a5f63fa4dff6c482
-#   text hash     8aefc900b2325c89
+#   content hash  df7a69cf3ae5f889
+#   text hash     027393f1f9d9bae6
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a5f63fa4dff6c482
-#   text hash     d3b4e77cb4e78642
+#   content hash  df7a69cf3ae5f889
+#   text hash     f8683772f8de1f58
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

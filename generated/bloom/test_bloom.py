@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a5f63fa4dff6c482
-#   text hash     532b47ec90be2120
+#   content hash  df7a69cf3ae5f889
+#   text hash     ee37d9d659c5f5e2
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

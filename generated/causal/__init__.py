@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f57d3b3e85aeeaef
-#   text hash     cadfecb5d82a6e4e
+#   content hash  69e479d415cda31b
+#   text hash     113596d5f27ade3f
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f57d3b3e85aeeaef
-#   text hash     d3aa79acd70e09f2
+#   content hash  69e479d415cda31b
+#   text hash     34cb65d1eda3549b
 #   render with   attnforge render specs/causal.yaml
 """The kernels: Causal attention with grouped heads.
 

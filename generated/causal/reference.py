@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f57d3b3e85aeeaef
-#   text hash     0c1a84f358ce0852
+#   content hash  69e479d415cda31b
+#   text hash     a3eb37f57fc7c398
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

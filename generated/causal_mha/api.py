@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3354b87919554085
-#   text hash     6c1db765a5fda343
+#   content hash  270ea59672a5f16d
+#   text hash     086e5b6f6160567d
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

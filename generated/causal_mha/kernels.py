@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3354b87919554085
-#   text hash     bbc719e3302a01ff
+#   content hash  270ea59672a5f16d
+#   text hash     624fabb8c9179c2c
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernels: Causal attention with as many key heads as query heads.
 

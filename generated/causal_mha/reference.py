@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3354b87919554085
-#   text hash     31df496471e36cd3
+#   content hash  270ea59672a5f16d
+#   text hash     a4cbcf8a76489de5
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

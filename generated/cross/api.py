@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  6be272a68cb36f7f
-#   text hash     f11a5514de50a16d
+#   content hash  1316d54de738a7c1
+#   text hash     4975f554a00c94d9
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  6be272a68cb36f7f
-#   text hash     c418e732d0ec8ed6
+#   content hash  1316d54de738a7c1
+#   text hash     85535144300fa142
 #   render with   attnforge render specs/cross.yaml
 """The kernels: Attention from a decoder to all of an encoder's outputs.
 

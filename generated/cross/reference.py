@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  6be272a68cb36f7f
-#   text hash     3f4dc011ddc2396b
+#   content hash  1316d54de738a7c1
+#   text hash     45ab6b0f8c785201
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

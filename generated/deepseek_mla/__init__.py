@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f876b20965e9b282
-#   text hash     b9fa31f5a34a0c01
+#   content hash  a4e8896fe4e6fb57
+#   text hash     9897500f34d1f6b6
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f876b20965e9b282
-#   text hash     1cd6b7b037097280
+#   content hash  a4e8896fe4e6fb57
+#   text hash     fd0aa5317780ead0
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

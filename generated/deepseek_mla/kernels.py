@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f876b20965e9b282
-#   text hash     a3b1a3ff54e6242c
+#   content hash  a4e8896fe4e6fb57
+#   text hash     5a43dae58c4f0fa3
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernels: Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

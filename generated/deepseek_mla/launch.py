@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f876b20965e9b282
-#   text hash     b5e2eee3c2982004
+#   content hash  a4e8896fe4e6fb57
+#   text hash     fc40aed2357d07d8
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -157,7 +157,7 @@ def _attend(
             shapes,
             kernels.forward,
             (block_m, block_n),
-            grid=lambda: (q.shape[0] * q.shape[2], _cdiv(q.shape[1], block_m)),
+            grid=lambda: (q.shape[0] * q.shape[-2], _cdiv(q.shape[1], block_m)),
             tiles=dict(q_desc=(q, block_m, block_d), k_desc=(k, block_n, block_d), v_desc=(v, block_n, block_dv)),
             given=dict(out_ptr=out, lse_ptr=lse, scale=float(scale)),
             sizes=lambda: dict(
@@ -357,11 +357,11 @@ def _launch(shapes, kernel, blocks, grid, tiles, given, sizes):
     """Launches a kernel, from the second time on without a thought about what shapes tell."""
     key = (kernel.__name__, *blocks)
     if key not in shapes.launches:
-        descriptors, sizes = {name: _tiles(*tile) for name, tile in tiles.items()}, sizes()
-        compiled = kernel[grid()](**descriptors, **given, **sizes)
+        descriptors, sizes, grid = {name: _tiles(*tile) for name, tile in tiles.items()}, sizes(), grid()
+        compiled = kernel[grid](**descriptors, **given, **sizes)
         if not INTERPRETED:
             rest = [sizes[name] for name in kernel.arg_names[len(tiles) + len(given) :]]
-            start = compiled[(*grid(), 1, 1)[:3]]
+            start = compiled[(*grid, 1, 1)[:3]]
             shapes.launches[key] = start, [_filled(x) for x in descriptors.values()], rest
         return
     start, fill, rest = shapes.launches[key]

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f876b20965e9b282
-#   text hash     82d7a4d766e14aa6
+#   content hash  a4e8896fe4e6fb57
+#   text hash     4e3f16fdcf5e67f4
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

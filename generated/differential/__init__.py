@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f8321bf557942117
-#   text hash     e16a82a8a63a8c4e
+#   content hash  af2a06ad92e17d14
+#   text hash     dd606526133e8b0e
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f8321bf557942117
-#   text hash     c6662cc530a2f2a4
+#   content hash  af2a06ad92e17d14
+#   text hash     5f88fa5fc23de8a3
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f8321bf557942117
-#   text hash     d8d19c48984bcf2e
+#   content hash  af2a06ad92e17d14
+#   text hash     423475beb564cd13
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f8321bf557942117
-#   text hash     77c190974f0a9ffa
+#   content hash  af2a06ad92e17d14
+#   text hash     405d894d338084a7
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

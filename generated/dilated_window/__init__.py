@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  6f9488736f088480
-#   text hash     7e0c6fb1f419c159
+#   content hash  be2ac3505d004fad
+#   text hash     3133c5871492cb7d
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  6f9488736f088480
-#   text hash     6c80c46466da41aa
+#   content hash  be2ac3505d004fad
+#   text hash     565bb0db9243b525
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernels: Causal attention to every fourth of the 512 most recent keys.
 

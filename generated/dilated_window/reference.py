@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  6f9488736f088480
-#   text hash     00224542a4aa8f4d
+#   content hash  be2ac3505d004fad
+#   text hash     0f4820380bf477d8
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  6f9488736f088480
-#   text hash     fb52cc0c056e1466
+#   content hash  be2ac3505d004fad
+#   text hash     7b9b50cec33ab861
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  d77c092f6d87688e
-#   text hash     9dcbde4dfdbe65a1
+#   content hash  b3b0a1d06e36482c
+#   text hash     b5c1c289f12b7840
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The kernels: Causal attention with a forget gate learned for each token and head.
 

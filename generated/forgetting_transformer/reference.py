@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  d77c092f6d87688e
-#   text hash     ce6c792cb188c9f6
+#   content hash  b3b0a1d06e36482c
+#   text hash     4ce0133405396e5e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6d120ae0eb4e610c
-#   text hash     80f7ae77c8de1c2a
+#   content hash  4b0c51b73ee50c5e
+#   text hash     a25954ee47d04e05
 #   render with   attnforge render specs/full.yaml
 """The kernels: Softmax attention without a mask.
 

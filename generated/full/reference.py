@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6d120ae0eb4e610c
-#   text hash     e4af3f5ea4572c1a
+#   content hash  4b0c51b73ee50c5e
+#   text hash     99fc7ece30df8c28
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

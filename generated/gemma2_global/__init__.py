@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1b91b9306139f9c7
-#   text hash     51e6e226fe742a54
+#   content hash  8b39cc4a4cbf40f7
+#   text hash     72e58dddb586e8c8
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

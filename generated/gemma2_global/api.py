@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1b91b9306139f9c7
-#   text hash     6dde81a4d3f2f9c3
+#   content hash  8b39cc4a4cbf40f7
+#   text hash     3dfd6ddc6da2e411
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  24396c4880ce0674
-#   text hash     9322666557a53fcd
+#   content hash  bec956ad33c59a7f
+#   text hash     8f60135ce55934be
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

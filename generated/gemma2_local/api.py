@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  24396c4880ce0674
-#   text hash     fefed66dcdae5ab6
+#   content hash  bec956ad33c59a7f
+#   text hash     fed3d3e9438e7311
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  24396c4880ce0674
-#   text hash     439e146e03fa4bae
+#   content hash  bec956ad33c59a7f
+#   text hash     7d4e7fffd9778f62
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

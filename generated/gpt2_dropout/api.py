@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ecd06e75abb246d9
-#   text hash     e6759e7bc31547e7
+#   content hash  8285d30df9d197fc
+#   text hash     986b6232e337b8b0
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  671a222bc90a506a
-#   text hash     1b2c85807a6fa639
+#   content hash  03e40d3e1c7d6808
+#   text hash     45f1b50db7c596ee
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

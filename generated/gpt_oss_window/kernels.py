@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  8b05663c9384c855
-#   text hash     bbe6604f8aac7454
+#   content hash  eb5812ce4a3e5f2d
+#   text hash     296714afcb7fc654
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernels: The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  13d616e32458a65c
-#   text hash     b0df4a1686d94ccd
+#   content hash  4c731a11f81c05b6
+#   text hash     0187a0ce147ade84
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  13d616e32458a65c
-#   text hash     a9e64c11c9a8ee64
+#   content hash  4c731a11f81c05b6
+#   text hash     1e4f19402a1399ac
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  13f8014d9e6dee04
-#   text hash     980fe13c29b50e0d
+#   content hash  5af5a5e5eaf1f1d4
+#   text hash     27f17f408f816ea7
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

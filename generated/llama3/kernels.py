@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  13f8014d9e6dee04
-#   text hash     39d30756e5a9ac55
+#   content hash  5af5a5e5eaf1f1d4
+#   text hash     d6b645dbf258aa49
 #   render with   attnforge render specs/llama3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  13f8014d9e6dee04
-#   text hash     1742e052db00681d
+#   content hash  5af5a5e5eaf1f1d4
+#   text hash     a7dcc45818c8a103
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

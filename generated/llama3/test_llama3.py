@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  13f8014d9e6dee04
-#   text hash     453966b9ae16ccbe
+#   content hash  5af5a5e5eaf1f1d4
+#   text hash     0fc66558af304acd
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  11c544a7d35d1977
-#   text hash     0ad96b6476901306
+#   content hash  93d044f87ce76b40
+#   text hash     0aeada906a9c095b
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

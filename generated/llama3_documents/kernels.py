@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  11c544a7d35d1977
-#   text hash     123cd9f7bc8d0717
+#   content hash  93d044f87ce76b40
+#   text hash     45d7a4ed3d2d6747
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernels: Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e1a36e60c73e9f81
-#   text hash     cd4bf765b3048412
+#   content hash  cb5d7517303e7903
+#   text hash     2f306ddc17bd654c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e1a36e60c73e9f81
-#   text hash     a1c25ef6ab83becf
+#   content hash  cb5d7517303e7903
+#   text hash     9b90da11973b4bd4
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernels: Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

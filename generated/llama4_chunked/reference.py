@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e1a36e60c73e9f81
-#   text hash     d22b0bca2dd2afb2
+#   content hash  cb5d7517303e7903
+#   text hash     499554d4d9d44764
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

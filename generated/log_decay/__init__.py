@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1493ca3619fb74d6
-#   text hash     d32675dcc7fd4dab
+#   content hash  fe2acbfe3fe385bb
+#   text hash     ff60c4d5cb1d88ea
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1493ca3619fb74d6
-#   text hash     db0e8446f550c6a2
+#   content hash  fe2acbfe3fe385bb
+#   text hash     87c1e13d8f330c30
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

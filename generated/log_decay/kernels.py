@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1493ca3619fb74d6
-#   text hash     8c1b0049b00445e0
+#   content hash  fe2acbfe3fe385bb
+#   text hash     14facd29ddb29f9b
 #   render with   attnforge render specs/log_decay.yaml
 """The kernels: Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1493ca3619fb74d6
-#   text hash     77e9dc3a70665d58
+#   content hash  fe2acbfe3fe385bb
+#   text hash     90c2203ed9121fad
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

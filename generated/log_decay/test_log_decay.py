@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1493ca3619fb74d6
-#   text hash     d04a2ffa7b16f2dd
+#   content hash  fe2acbfe3fe385bb
+#   text hash     28d9c45037ff97a2
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

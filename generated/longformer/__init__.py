@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e2278b53cc86084a
-#   text hash     f0435e252383b794
+#   content hash  a6b97178888cae2d
+#   text hash     0872fffd75f769ca
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

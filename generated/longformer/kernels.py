@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e2278b53cc86084a
-#   text hash     fd5b7b2915f57691
+#   content hash  a6b97178888cae2d
+#   text hash     f5df6847c05cb396
 #   render with   attnforge render specs/longformer.yaml
 """The kernels: A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e2278b53cc86084a
-#   text hash     8532a13883a15358
+#   content hash  a6b97178888cae2d
+#   text hash     cffbe7193d982852
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e2278b53cc86084a
-#   text hash     5b1bb90cc3177bc2
+#   content hash  a6b97178888cae2d
+#   text hash     860b212ecf807de2
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bf058348ce7c805e
-#   text hash     b43c132562f91037
+#   content hash  0e9df28c777c965b
+#   text hash     900f8780a81a51c4
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bf058348ce7c805e
-#   text hash     7f593c71ee3e0b16
+#   content hash  0e9df28c777c965b
+#   text hash     234d376dba48b1b1
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4c8dbf7e39363dba
-#   text hash     0180f08e552c9175
+#   content hash  b60f71c52328a0a4
+#   text hash     ac60a09cd6b52d40
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4c8dbf7e39363dba
-#   text hash     7b53ad17dac90a38
+#   content hash  b60f71c52328a0a4
+#   text hash     66f1f15719c80fe2
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4c8dbf7e39363dba
-#   text hash     6bd873161b4a9f57
+#   content hash  b60f71c52328a0a4
+#   text hash     59555ebf1d9fceb0
 #   render with   attnforge render specs/mpt.yaml
 """The kernels: Attention with a prefix and linear biases.
 

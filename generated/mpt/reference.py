@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4c8dbf7e39363dba
-#   text hash     9b3e7938de94abf7
+#   content hash  b60f71c52328a0a4
+#   text hash     b8bbfac1040af3cc
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  0fccd9a606294bdb
-#   text hash     5e81a99beda1fe23
+#   content hash  a7f8daa127ae5cf8
+#   text hash     68ac3c6ecc7acd27
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernels: Cells of an image of 32 columns see those at most 3 rows and columns away.
 

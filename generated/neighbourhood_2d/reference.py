@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  0fccd9a606294bdb
-#   text hash     637f5f320ad1bbdb
+#   content hash  a7f8daa127ae5cf8
+#   text hash     fa4c40e81f7d0cc8
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  6c066c6ac5129b82
-#   text hash     62ae1b900e21bd18
+#   content hash  261618dd3f0c143f
+#   text hash     2ac17a3336ab4551
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  6c066c6ac5129b82
-#   text hash     671d51074a5a52b0
+#   content hash  261618dd3f0c143f
+#   text hash     8b54efeace7ff3b2
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

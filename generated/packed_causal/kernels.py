@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  6c066c6ac5129b82
-#   text hash     aeaa075c2fe9d489
+#   content hash  261618dd3f0c143f
+#   text hash     619675e0a1e054d3
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernels: Causal attention for sequences packed into one tensor.
 

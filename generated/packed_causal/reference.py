@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  6c066c6ac5129b82
-#   text hash     f2d88d11c78be153
+#   content hash  261618dd3f0c143f
+#   text hash     59180a840c80c1d3
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  6c066c6ac5129b82
-#   text hash     f9cd699aee185bc7
+#   content hash  261618dd3f0c143f
+#   text hash     b07cabc6329d2873
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

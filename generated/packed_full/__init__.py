@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  65cbe8e86bf19847
-#   text hash     7fe2085e1cd8aa03
+#   content hash  4106bfd0b3b44520
+#   text hash     38f654215d1d736a
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  65cbe8e86bf19847
-#   text hash     0e02075bf9800449
+#   content hash  4106bfd0b3b44520
+#   text hash     edd3411c5854a457
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  65cbe8e86bf19847
-#   text hash     09b3a56ca06a22c9
+#   content hash  4106bfd0b3b44520
+#   text hash     344dce1129290d8a
 #   render with   attnforge render specs/packed_full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -161,7 +161,7 @@ def _attend(
             shapes,
             kernels.forward,
             (block_m, block_n),
-            grid=lambda: ((cu_seqlens_q.shape[0] - 1) * q.shape[1], _cdiv(max_seqlen_q, block_m)),
+            grid=lambda: ((cu_seqlens_q.shape[0] - 1) * q.shape[-2], _cdiv(max_seqlen_q, block_m)),
             tiles=dict(q_desc=(q, block_m, block_d), k_desc=(k, block_n, block_d), v_desc=(v, block_n, block_dv)),
             given=dict(
                 out_ptr=out,
@@ -226,14 +226,14 @@ def _differentiate(
         q,
         k,
         v,
-        out,
-        dout,
-        dlse is None,
-        *wanted,
         cu_seqlens_q,
         cu_seqlens_k,
         max_seqlen_q,
         max_seqlen_k,
+        out,
+        dout,
+        dlse is None,
+        *wanted,
     )
     q, k, v, out, dout = shapes.readable(q, k, v, out, dout)
     dlse = None if dlse is None else dlse.contiguous()
@@ -405,11 +405,11 @@ def _launch(shapes, kernel, blocks, grid, tiles, given, sizes):
     """Launches a kernel, from the second time on without a thought about what shapes tell."""
     key = (kernel.__name__, *blocks)
     if key not in shapes.launches:
-        descriptors, sizes = {name: _tiles(*tile) for name, tile in tiles.items()}, sizes()
-        compiled = kernel[grid()](**descriptors, **given, **sizes)
+        descriptors, sizes, grid = {name: _tiles(*tile) for name, tile in tiles.items()}, sizes(), grid()
+        compiled = kernel[grid](**descriptors, **given, **sizes)
         if not INTERPRETED:
             rest = [sizes[name] for name in kernel.arg_names[len(tiles) + len(given) :]]
-            start = compiled[(*grid(), 1, 1)[:3]]
+            start = compiled[(*grid, 1, 1)[:3]]
             shapes.launches[key] = start, [_filled(x) for x in descriptors.values()], rest
         return
     start, fill, rest = shapes.launches[key]

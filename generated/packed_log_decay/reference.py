@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  989aa1b5e233ec3f
-#   text hash     ac94765800a8f9d3
+#   content hash  2825110d5723780d
+#   text hash     301e39f9ec629d58
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

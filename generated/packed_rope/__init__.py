@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  02377d514e960a6a
-#   text hash     0e708c788f8bc7f0
+#   content hash  d0ffb78e510d6ec3
+#   text hash     00bf26ff30b4abe5
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  02377d514e960a6a
-#   text hash     6634f09fe4719b22
+#   content hash  d0ffb78e510d6ec3
+#   text hash     2aa1e715e9440222
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernels: Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  02377d514e960a6a
-#   text hash     e6636720ea79bba3
+#   content hash  d0ffb78e510d6ec3
+#   text hash     eedcaf286e8da7fb
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -158,7 +158,7 @@ def _attend(
     out, lse, q_turned, k_turned = _outputs(q, k, v)
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("inf")), q_turned, k_turned
-    shapes = _Shapes.of("attend", q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, cos, sin, positions)
+    shapes = _Shapes.of("attend", q, k, v, cu_seqlens_q, cu_seqlens_k, cos, sin, positions, max_seqlen_q, max_seqlen_k)
     _turn(
         shapes,
         q,
@@ -183,7 +183,7 @@ def _attend(
             shapes,
             kernels.forward,
             (block_m, block_n),
-            grid=lambda: ((cu_seqlens_q.shape[0] - 1) * q.shape[1], _cdiv(max_seqlen_q, block_m)),
+            grid=lambda: ((cu_seqlens_q.shape[0] - 1) * q.shape[-2], _cdiv(max_seqlen_q, block_m)),
             tiles=dict(q_desc=(q, block_m, block_d), k_desc=(k, block_n, block_d), v_desc=(v, block_n, block_dv)),
             given=dict(
                 out_ptr=out,
@@ -251,17 +251,17 @@ def _differentiate(
         q,
         k,
         v,
+        cu_seqlens_q,
+        cu_seqlens_k,
+        cos,
+        sin,
+        positions,
+        max_seqlen_q,
+        max_seqlen_k,
         out,
         dout,
         dlse is None,
         *wanted,
-        cu_seqlens_q,
-        cu_seqlens_k,
-        max_seqlen_q,
-        max_seqlen_k,
-        cos,
-        sin,
-        positions,
     )
     q, k, v, out, dout = shapes.readable(q, k, v, out, dout)
     dlse = None if dlse is None else dlse.contiguous()
@@ -450,7 +450,7 @@ def _turn(
 ):
     """Turns q and k by the angles of their positions, or back where the sign is -1; where they stand, if need be."""
     block_t, block_half = 32, _power_of_2(cos.shape[1])
-    heads = q.shape[1] + k.shape[1]
+    heads = q.shape[-2] + k.shape[-2]
     _launch(
         shapes,
         kernels.rotate,
@@ -535,11 +535,11 @@ def _launch(shapes, kernel, blocks, grid, tiles, given, sizes):
     """Launches a kernel, from the second time on without a thought about what shapes tell."""
     key = (kernel.__name__, *blocks)
     if key not in shapes.launches:
-        descriptors, sizes = {name: _tiles(*tile) for name, tile in tiles.items()}, sizes()
-        compiled = kernel[grid()](**descriptors, **given, **sizes)
+        descriptors, sizes, grid = {name: _tiles(*tile) for name, tile in tiles.items()}, sizes(), grid()
+        compiled = kernel[grid](**descriptors, **given, **sizes)
         if not INTERPRETED:
             rest = [sizes[name] for name in kernel.arg_names[len(tiles) + len(given) :]]
-            start = compiled[(*grid(), 1, 1)[:3]]
+            start = compiled[(*grid, 1, 1)[:3]]
             shapes.launches[key] = start, [_filled(x) for x in descriptors.values()], rest
         return
     start, fill, rest = shapes.launches[key]

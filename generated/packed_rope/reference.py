@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  02377d514e960a6a
-#   text hash     3a74a81729b8bda3
+#   content hash  d0ffb78e510d6ec3
+#   text hash     79bdd88617071538
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  9eeb57a7c04443ee
-#   text hash     0ac48f11324cbac4
+#   content hash  d91fd1e50b23f452
+#   text hash     894902d840a3c579
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  9eeb57a7c04443ee
-#   text hash     ce2e8cd87ab26b19
+#   content hash  d91fd1e50b23f452
+#   text hash     fd44011a715907a8
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  9eeb57a7c04443ee
-#   text hash     8b818e8479b16894
+#   content hash  d91fd1e50b23f452
+#   text hash     c3abd97d684e72b7
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -173,7 +173,7 @@ def _attend(
             shapes,
             kernels.forward,
             (block_m, block_n),
-            grid=lambda: (q.shape[0] * q.shape[2], _cdiv(q.shape[1], block_m)),
+            grid=lambda: (q.shape[0] * q.shape[-2], _cdiv(q.shape[1], block_m)),
             tiles=dict(q_desc=(q, block_m, block_d), k_desc=(k, block_n, block_d), v_desc=(v, block_n, block_dv)),
             given=dict(out_ptr=out, lse_ptr=lse, scale=float(scale), bias_ptr=bias),
             sizes=lambda: dict(
@@ -227,7 +227,7 @@ def _differentiate(
     if lse.numel() == 0 or k.numel() == 0:
         return tuple(x.zero_() for x in gradients)
     dq, dk, dv, _ = gradients
-    shapes = _Shapes.of("differentiate", q, k, v, out, dout, dlse is None, *wanted, bias)
+    shapes = _Shapes.of("differentiate", q, k, v, bias, out, dout, dlse is None, *wanted)
     q, k, v, out, dout = shapes.readable(q, k, v, out, dout)
     dlse = None if dlse is None else dlse.contiguous()
     delta = torch.empty_like(lse)
@@ -428,11 +428,11 @@ def _launch(shapes, kernel, blocks, grid, tiles, given, sizes):
     """Launches a kernel, from the second time on without a thought about what shapes tell."""
     key = (kernel.__name__, *blocks)
     if key not in shapes.launches:
-        descriptors, sizes = {name: _tiles(*tile) for name, tile in tiles.items()}, sizes()
-        compiled = kernel[grid()](**descriptors, **given, **sizes)
+        descriptors, sizes, grid = {name: _tiles(*tile) for name, tile in tiles.items()}, sizes(), grid()
+        compiled = kernel[grid](**descriptors, **given, **sizes)
         if not INTERPRETED:
             rest = [sizes[name] for name in kernel.arg_names[len(tiles) + len(given) :]]
-            start = compiled[(*grid(), 1, 1)[:3]]
+            start = compiled[(*grid, 1, 1)[:3]]
             shapes.launches[key] = start, [_filled(x) for x in descriptors.values()], rest
         return
     start, fill, rest = shapes.launches[key]

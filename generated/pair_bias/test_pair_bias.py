@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  9eeb57a7c04443ee
-#   text hash     c17cc7d890553482
+#   content hash  d91fd1e50b23f452
+#   text hash     022c019ebd9213a2
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

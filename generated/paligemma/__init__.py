@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  694cb9f5bdc6bbd5
-#   text hash     3882559dbac44d53
+#   content hash  ead163ad63ceb579
+#   text hash     31d210f3aca0f6af
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  694cb9f5bdc6bbd5
-#   text hash     bfc00c1185e4bfa5
+#   content hash  ead163ad63ceb579
+#   text hash     ed43abdf141aae75
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  694cb9f5bdc6bbd5
-#   text hash     9a187a07ed910b6c
+#   content hash  ead163ad63ceb579
+#   text hash     6f244f6a97147b14
 #   render with   attnforge render specs/paligemma.yaml
 """The kernels: An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  694cb9f5bdc6bbd5
-#   text hash     a75e8199de39cacd
+#   content hash  ead163ad63ceb579
+#   text hash     2008dac238be96de
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  694cb9f5bdc6bbd5
-#   text hash     9b2ad6022e8ef6c2
+#   content hash  ead163ad63ceb579
+#   text hash     b908a1329f3e8f33
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a5817c33a28f6e60
-#   text hash     6b31aea9af0f5b98
+#   content hash  abe996e47a59bee2
+#   text hash     dfa5b5dda10ce81e
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernels: Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a5817c33a28f6e60
-#   text hash     b031632cfbd6cc38
+#   content hash  abe996e47a59bee2
+#   text hash     0020efee86002914
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -158,7 +158,7 @@ def _attend(
             shapes,
             kernels.forward,
             (block_m, block_n),
-            grid=lambda: (q.shape[0] * q.shape[2], _cdiv(q.shape[1], block_m)),
+            grid=lambda: (q.shape[0] * q.shape[-2], _cdiv(q.shape[1], block_m)),
             tiles=dict(q_desc=(q, block_m, block_d), k_desc=(k, block_n, block_d), v_desc=(v, block_n, block_dv)),
             given=dict(out_ptr=out, lse_ptr=lse, scale=float(scale), prefix_len_ptr=prefix_len),
             sizes=lambda: dict(
@@ -210,7 +210,7 @@ def _differentiate(
     if lse.numel() == 0 or k.numel() == 0:
         return tuple(x.zero_() for x in gradients)
     dq, dk, dv = gradients
-    shapes = _Shapes.of("differentiate", q, k, v, out, dout, dlse is None, *wanted, prefix_len)
+    shapes = _Shapes.of("differentiate", q, k, v, prefix_len, out, dout, dlse is None, *wanted)
     q, k, v, out, dout = shapes.readable(q, k, v, out, dout)
     dlse = None if dlse is None else dlse.contiguous()
     delta = torch.empty_like(lse)
@@ -369,11 +369,11 @@ def _launch(shapes, kernel, blocks, grid, tiles, given, sizes):
     """Launches a kernel, from the second time on without a thought about what shapes tell."""
     key = (kernel.__name__, *blocks)
     if key not in shapes.launches:
-        descriptors, sizes = {name: _tiles(*tile) for name, tile in tiles.items()}, sizes()
-        compiled = kernel[grid()](**descriptors, **given, **sizes)
+        descriptors, sizes, grid = {name: _tiles(*tile) for name, tile in tiles.items()}, sizes(), grid()
+        compiled = kernel[grid](**descriptors, **given, **sizes)
         if not INTERPRETED:
             rest = [sizes[name] for name in kernel.arg_names[len(tiles) + len(given) :]]
-            start = compiled[(*grid(), 1, 1)[:3]]
+            start = compiled[(*grid, 1, 1)[:3]]
             shapes.launches[key] = start, [_filled(x) for x in descriptors.values()], rest
         return
     start, fill, rest = shapes.launches[key]

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a5817c33a28f6e60
-#   text hash     64e48d864529c626
+#   content hash  abe996e47a59bee2
+#   text hash     4bb797a2ac8005c4
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a5817c33a28f6e60
-#   text hash     f5df8803411d7e84
+#   content hash  abe996e47a59bee2
+#   text hash     abca53c88f48b506
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6eab2c757c407041
-#   text hash     684a1e5f34568282
+#   content hash  9c0481789ddb0632
+#   text hash     e241d51ca1acaaf1
 #   render with   attnforge render specs/qwen3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -163,7 +163,7 @@ def _attend(
             shapes,
             kernels.forward,
             (block_m, block_n),
-            grid=lambda: (q.shape[0] * q.shape[2], _cdiv(q.shape[1], block_m)),
+            grid=lambda: (q.shape[0] * q.shape[-2], _cdiv(q.shape[1], block_m)),
             tiles=dict(q_desc=(q, block_m, block_d), k_desc=(k, block_n, block_d), v_desc=(v, block_n, block_dv)),
             given=dict(out_ptr=out, lse_ptr=lse, scale=float(scale)),
             sizes=lambda: dict(
@@ -216,7 +216,7 @@ def _differentiate(
     if lse.numel() == 0 or k.numel() == 0:
         return tuple(x.zero_() for x in gradients)
     dq, dk, dv = gradients
-    shapes = _Shapes.of("differentiate", q, k, v, out, dout, dlse is None, *wanted, cos, sin, positions)
+    shapes = _Shapes.of("differentiate", q, k, v, cos, sin, positions, out, dout, dlse is None, *wanted)
     q, k, v, out, dout = shapes.readable(q, k, v, out, dout)
     dlse = None if dlse is None else dlse.contiguous()
     delta = torch.empty_like(lse)
@@ -338,7 +338,7 @@ _attend.register_autograd(_backward, setup_context=_keep)
 def _turn(shapes, q, k, q_turned, k_turned, cos, sin, positions, sign):
     """Turns q and k by the angles of their positions, or back where the sign is -1; where they stand, if need be."""
     block_t, block_half = 32, _power_of_2(cos.shape[1])
-    heads = q.shape[2] + k.shape[2]
+    heads = q.shape[-2] + k.shape[-2]
     _launch(
         shapes,
         kernels.rotate,
@@ -426,11 +426,11 @@ def _launch(shapes, kernel, blocks, grid, tiles, given, sizes):
     """Launches a kernel, from the second time on without a thought about what shapes tell."""
     key = (kernel.__name__, *blocks)
     if key not in shapes.launches:
-        descriptors, sizes = {name: _tiles(*tile) for name, tile in tiles.items()}, sizes()
-        compiled = kernel[grid()](**descriptors, **given, **sizes)
+        descriptors, sizes, grid = {name: _tiles(*tile) for name, tile in tiles.items()}, sizes(), grid()
+        compiled = kernel[grid](**descriptors, **given, **sizes)
         if not INTERPRETED:
             rest = [sizes[name] for name in kernel.arg_names[len(tiles) + len(given) :]]
-            start = compiled[(*grid(), 1, 1)[:3]]
+            start = compiled[(*grid, 1, 1)[:3]]
             shapes.launches[key] = start, [_filled(x) for x in descriptors.values()], rest
         return
     start, fill, rest = shapes.launches[key]

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6eab2c757c407041
-#   text hash     b71bf380e862a478
+#   content hash  9c0481789ddb0632
+#   text hash     ae8dd58a3f756bf5
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

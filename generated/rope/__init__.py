@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ce57d2ea2fd85c3c
-#   text hash     0b7e0698bf1bdf1a
+#   content hash  e8a96378115d62d5
+#   text hash     783fc5fc8eb61211
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

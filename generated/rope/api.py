@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ce57d2ea2fd85c3c
-#   text hash     0494ba3318a169b6
+#   content hash  e8a96378115d62d5
+#   text hash     bf32f0b748d6c128
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

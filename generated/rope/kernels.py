@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ce57d2ea2fd85c3c
-#   text hash     3ae522d86a2fa5d2
+#   content hash  e8a96378115d62d5
+#   text hash     188f7d1166929fdd
 #   render with   attnforge render specs/rope.yaml
 """The kernels: Causal attention with rotary embedding, and as many key heads as query heads.
 

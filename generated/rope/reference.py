@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ce57d2ea2fd85c3c
-#   text hash     b377faa8110f0d71
+#   content hash  e8a96378115d62d5
+#   text hash     b909731c94062518
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

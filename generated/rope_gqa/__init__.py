@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  1f6618363ed93dcf
-#   text hash     635daf5eeac51e95
+#   content hash  3e8558eed06aac45
+#   text hash     3a56ddf74912966d
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

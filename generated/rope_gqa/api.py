@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  1f6618363ed93dcf
-#   text hash     1a1a05ce75f693d9
+#   content hash  3e8558eed06aac45
+#   text hash     3d4e031a0d4c3ffa
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

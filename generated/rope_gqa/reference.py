@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  1f6618363ed93dcf
-#   text hash     73c34779e7f6e9ce
+#   content hash  3e8558eed06aac45
+#   text hash     fa45f1fbf72b41ae
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

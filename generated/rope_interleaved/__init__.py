@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  e1236833a070c666
-#   text hash     b771e9e9a1087e32
+#   content hash  55855cec02c47471
+#   text hash     1835672e9e81861a
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

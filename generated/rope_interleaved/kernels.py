@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  e1236833a070c666
-#   text hash     51068ce32442f8c6
+#   content hash  55855cec02c47471
+#   text hash     333dbe0d06ce0e4f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernels: Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  dc52a478a0901098
-#   text hash     bd2bacbf74c1b557
+#   content hash  3f342dfad496a99a
+#   text hash     0dd799b2f042004e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

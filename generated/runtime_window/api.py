@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4b626dae3cbc1e54
-#   text hash     dbb5416f3a1c3de7
+#   content hash  baa76e7212fa24d5
+#   text hash     c9bb515902647c72
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

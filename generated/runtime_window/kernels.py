@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4b626dae3cbc1e54
-#   text hash     6d8f45d81d40752a
+#   content hash  baa76e7212fa24d5
+#   text hash     bc02d6a6b2f85f90
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernels: Causal attention to the most recent keys, as many as each call says.
 

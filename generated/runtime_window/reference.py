@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4b626dae3cbc1e54
-#   text hash     4bd82b22aa4cd417
+#   content hash  baa76e7212fa24d5
+#   text hash     60e1bb3821b6193b
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4b626dae3cbc1e54
-#   text hash     2a7e7568bd0abccb
+#   content hash  baa76e7212fa24d5
+#   text hash     c1b1db706c13dba9
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

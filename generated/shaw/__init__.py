@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  37e3bfc4ca250ffd
-#   text hash     e5979c4f78ea81e0
+#   content hash  c636d80c0dd40a99
+#   text hash     9d63b3ef10bb4d9a
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  37e3bfc4ca250ffd
-#   text hash     fcdf51a6519f3d1e
+#   content hash  c636d80c0dd40a99
+#   text hash     f7193eedda450dc9
 #   render with   attnforge render specs/shaw.yaml
 """The kernels: Attention in which each query gives each distance up to 16 a score of its own.
 
@@ -351,7 +351,7 @@ def backward_dq(
     tl.store(delta_ptr + row_base + row, delta, mask=row < q_len)
     lse = load_rows(lse_ptr + row_base, row, q_len, MASKED=True)
     dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-    distance_score_at_sum_row = (b.to(tl.int64) * Hq + h) * q_len + row
+    distance_score_at_sum_row = row_base + row
     first, full_first, full_last, last = key_tiles(k_len, BLOCK_N)
     for i in tl.range(full_last, last):
         k_start = i * BLOCK_N

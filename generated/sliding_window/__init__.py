@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  50a864de88f96fc3
-#   text hash     5b37a3e76b7a90af
+#   content hash  920fe177a888b7ac
+#   text hash     cade624acd5ae4fc
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  50a864de88f96fc3
-#   text hash     a0cf22a8c7f78dd5
+#   content hash  920fe177a888b7ac
+#   text hash     aa3c403caf553d8f
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernels: Causal attention to the 1024 most recent keys.
 

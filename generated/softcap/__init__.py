@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a4ba59446b50f517
-#   text hash     f7ccfa1ef95a5279
+#   content hash  0f4a909653b7d533
+#   text hash     663bb0712b58435f
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a4ba59446b50f517
-#   text hash     7359b0f0a23550f8
+#   content hash  0f4a909653b7d533
+#   text hash     daf9199d96ff273a
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

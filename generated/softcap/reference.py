@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a4ba59446b50f517
-#   text hash     b620896a8cc175d2
+#   content hash  0f4a909653b7d533
+#   text hash     8d35522f945d7d69
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  2bb6c1b17dabbe71
-#   text hash     d6b9622f0e878cdd
+#   content hash  fd130319c209ffc0
+#   text hash     be9b64011541111e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernels: Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

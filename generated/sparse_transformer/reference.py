@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  2bb6c1b17dabbe71
-#   text hash     ca46778f1c19e0e6
+#   content hash  fd130319c209ffc0
+#   text hash     65a88a468b1fbd1d
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  af23616872558934
-#   text hash     21ccf18369cf8a67
+#   content hash  c0827d1e91e85142
+#   text hash     dc1ba738d618c187
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

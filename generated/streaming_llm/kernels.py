@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  af23616872558934
-#   text hash     ea76a4feda27ab73
+#   content hash  c0827d1e91e85142
+#   text hash     d2a310b8835e12cb
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernels: Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  af23616872558934
-#   text hash     7e5d9dbad6a559fd
+#   content hash  c0827d1e91e85142
+#   text hash     a2515c10c55a6ec2
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  57e2f72bc62aa58e
-#   text hash     1936e653290f65da
+#   content hash  241d9977708123cd
+#   text hash     0d501868c6a08b7d
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  57e2f72bc62aa58e
-#   text hash     c6d403cd37f9075b
+#   content hash  241d9977708123cd
+#   text hash     0b6d1f79e6819023
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  57e2f72bc62aa58e
-#   text hash     a0fa85682e7629a7
+#   content hash  241d9977708123cd
+#   text hash     983243ba58dd9954
 #   render with   attnforge render specs/swin.yaml
 """The kernels: Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

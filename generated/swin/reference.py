@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  57e2f72bc62aa58e
-#   text hash     6cdf16fa8ddb2c71
+#   content hash  241d9977708123cd
+#   text hash     53f9c56bfb57a578
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  57e2f72bc62aa58e
-#   text hash     00bad14541fb83bc
+#   content hash  241d9977708123cd
+#   text hash     b42801b41f0bfe1a
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  31acf20450bb0348
-#   text hash     f3d28eac1986f4fa
+#   content hash  d8085c98a99cd5bc
+#   text hash     bf278e7d4bd15aa7
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

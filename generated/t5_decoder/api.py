@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  31acf20450bb0348
-#   text hash     8c0adedc097c7584
+#   content hash  d8085c98a99cd5bc
+#   text hash     17565bed56ac3bf2
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  31acf20450bb0348
-#   text hash     f5708b3ec819cb18
+#   content hash  d8085c98a99cd5bc
+#   text hash     cee32b4a42d16df9
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernels: Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  31acf20450bb0348
-#   text hash     fbfff1914698e3bd
+#   content hash  d8085c98a99cd5bc
+#   text hash     7ed44a6d95e6ba9d
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  31acf20450bb0348
-#   text hash     d004dd16ba20bf46
+#   content hash  d8085c98a99cd5bc
+#   text hash     6c56c0f718584653
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

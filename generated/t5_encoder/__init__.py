@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6168c6678989b7a3
-#   text hash     50b2509d6de7d312
+#   content hash  452fcc094bc80dc1
+#   text hash     2222db353a5f1adc
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

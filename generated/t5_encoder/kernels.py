@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6168c6678989b7a3
-#   text hash     04585ec8d1f16dc8
+#   content hash  452fcc094bc80dc1
+#   text hash     4d4f4852aa19301e
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernels: Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  43bb3acb19fa0272
-#   text hash     1c56efb966d511cd
+#   content hash  a628d4794914c9b9
+#   text hash     9648821cbfdd7c3f
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  43bb3acb19fa0272
-#   text hash     a299740d9c58a69e
+#   content hash  a628d4794914c9b9
+#   text hash     10ff45ce2f50d60f
 #   render with   attnforge render specs/transfusion.yaml
 """The kernels: Causal attention in which the patches of one image see each other.
 

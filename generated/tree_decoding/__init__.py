@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  59c7c3ef634215cb
-#   text hash     980de25ecc8009ad
+#   content hash  056532173602f875
+#   text hash     44b54143cbb0b26c
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

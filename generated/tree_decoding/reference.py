@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  59c7c3ef634215cb
-#   text hash     d258701b069e4bb6
+#   content hash  056532173602f875
+#   text hash     e015d9602383e5c2
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

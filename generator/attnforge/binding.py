@@ -11,7 +11,7 @@ from typing import Literal
 from . import calculus, printers
 from .expression import Node
 from .inputs import Input
-from .leaves import CASTS, Leaf, Reader, as_bool
+from .leaves import TYPES, Leaf, Reader, as_bool
 from .spec import ScoreTerm
 
 SCORE = Node("var", (), "score", "float")
@@ -224,10 +224,9 @@ class View(Reader):
         """The statements that work an input out where the call leaves it out; the last one gives it."""
         assert given.default is not None
         parts, (value,) = calculus.share([given.default], "part")
-        kind = CASTS[given.dtype].removeprefix(".to(").removesuffix(")")
         return (
             *(f"{name} = {self.text(node)}" for name, node in parts),
-            f"return tl.cast({self.text(value)}, {kind})",
+            f"return tl.cast({self.text(value)}, {TYPES[given.dtype]})",
         )
 
     @property

@@ -20,8 +20,8 @@ from .spec import Spec
 Side = Literal["q", "k"]
 SIDES: tuple[Side, Side] = ("q", "k")
 Site = Literal["program", "head", "step", "mask"]
-CASTS = {"float": ".to(tl.float32)", "int": ".to(tl.int32)", "bool": ".to(tl.int1)"}
-_TYPES = {"float": "tl.float32", "bool": "tl.int1"}
+TYPES = {"float": "tl.float32", "int": "tl.int32", "bool": "tl.int1"}
+CASTS = {kind: f".to({name})" for kind, name in TYPES.items()}
 _SIDES: dict[str, Side] = {"query": "q", "key": "k"}
 
 
@@ -102,7 +102,9 @@ class Reader:
         if node.op == "var":
             if name in ("q", "k"):
                 return f"{name}_pos{self.way(name)}"
-            return {"heads": "Hq"}.get(name, "h" if name == "kv_h" and not self.spec.grouped else name)
+            if name == "heads":
+                return "Hq"
+            return "h" if name == "kv_h" and not self.spec.grouped else name
         if node.op != "input":
             return name
         leaf = self.leaf(node)
@@ -186,7 +188,7 @@ class Reader:
         kinds = {o.keyword: o.type for o in self.spec.options} | {
             i.name: i.dtype for i in self.spec.inputs if not i.axes
         }
-        yield from (f"{name} = tl.cast({name}, {_TYPES[kind]})" for name, kind in kinds.items() if kind in _TYPES)
+        yield from (f"{name} = tl.cast({name}, {TYPES[kind]})" for name, kind in kinds.items() if kind != "int")
 
     def base(self, given: Input) -> str:
         """What points to an input's values for this batch entry and head."""

@@ -141,8 +141,14 @@ class Plan:
     @property
     def numbers(self) -> tuple[str, ...]:
         """What the backward pass needs of the operator's numbers."""
-        cuts = ("max_seqlen_q", "max_seqlen_k") if self.spec.packed else ()
+        cuts = self.longest if self.spec.packed else ()
         return (*cuts, *(a.name for a in self.arguments if a.kind == "scalar"), "scale")
+
+    @property
+    def seen(self) -> tuple[str, ...]:
+        """What tells a call from others as far as launches go: tensors by their shapes, numbers by their values."""
+        cuts = self.longest if self.spec.packed else ()
+        return (*self.tensors, *cuts, *(("_seed_kind(seed)",) if self.spec.dropout else ()))
 
     @property
     def learned_names(self) -> tuple[str, ...]:
@@ -163,7 +169,7 @@ class Plan:
     @cached_property
     def passes(self) -> tuple[Pass, ...]:
         """The parts of the backward pass."""
-        queries, keys = ("max_seqlen_q", "max_seqlen_k") if self.spec.packed else ("q.shape[1]", "k.shape[1]")
+        queries, keys = self.longest
         rows, columns = f"_cdiv({queries}, block_m)", f"_cdiv({keys}, block_n)"
         sequences = self.sequences
         return (
@@ -182,13 +188,16 @@ class Plan:
         """Text of how many sequences a call has."""
         return "(cu_seqlens_q.shape[0] - 1)" if self.spec.packed else "q.shape[0]"
 
+    @property
+    def longest(self) -> tuple[str, str]:
+        """Texts of how many queries and how many keys the longest sequence has."""
+        return ("max_seqlen_q", "max_seqlen_k") if self.spec.packed else ("q.shape[1]", "k.shape[1]")
+
     def _pass(self, kernel: Kernel, view: View, made: dict[int, tuple[str, str]], grid: tuple[str, ...]) -> Pass:
         places = {s: 3 + i for i, r in enumerate(self.learned) for s in r.sums}
         idle = [s for r in self.learned for s in r.idle]
         wanted = [*made, *dict.fromkeys(places[s] for s in view.learned)]
-        lines = []
-        if len(wanted) > 1 or kernel is self.faces.dq:
-            lines += [f"{grad} = {grad} if wanted[{i}] else {x}.new_empty({x}.shape)" for i, (grad, x) in made.items()]
+        lines = [f"{grad} = {grad} if wanted[{i}] else {x}.new_empty({x}.shape)" for i, (grad, x) in made.items()]
         partial: list[tuple[str, str]] = []
         for s in view.learned:
             form, tie = s.leaf.form, s.leaf.tie

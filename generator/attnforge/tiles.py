@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import yaml
 
@@ -66,6 +66,7 @@ def family(arch: str) -> str:
 
 Weight = Literal["plain", "marks", "heavy", "rows"]
 """What terms load or keep beside q, k and v: nothing that counts, little, a lot, or floats for each key alone."""
+WEIGHTS: tuple[Weight, ...] = get_args(Weight)  # each builds on the one before
 
 
 @functools.cache
@@ -78,8 +79,7 @@ def tables(weight: Weight) -> Tables:
 
 
 def _table(given: dict[str, Any], weight: Weight) -> Table:
-    chain = ("plain", "marks", "heavy", "rows")
-    layers = chain[: chain.index(weight) + 1]
+    layers = WEIGHTS[: WEIGHTS.index(weight) + 1]
     found: Table = {}
     for kernel in given["plain"]:
         lists = [given.get(layer, {}).get(kernel, {}) for layer in layers]

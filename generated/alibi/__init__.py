@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  07f56a6080b4cde6
-#   text hash     41541698bf0476cb
+#   content hash  ae5c4c8333c2be6e
+#   text hash     e7575673fed6ad39
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  07f56a6080b4cde6
-#   text hash     9650d54281b023ea
+#   content hash  ae5c4c8333c2be6e
+#   text hash     74c56a66a36bfe30
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  34d698ad941cc09f
-#   text hash     c9bdd2a91f75bf11
+#   content hash  7044c220325f14ff
+#   text hash     d1797a7fd973b360
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  34d698ad941cc09f
-#   text hash     413b01414a8180ed
+#   content hash  7044c220325f14ff
+#   text hash     ccf53f63f9a0649f
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  34d698ad941cc09f
-#   text hash     f0e07db8b1255278
+#   content hash  7044c220325f14ff
+#   text hash     66ef3d22d4449fbf
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  665eddaecf567a8e
-#   text hash     648973cebfe1f49c
+#   content hash  63521c9f0870283c
+#   text hash     aba8513bb55383ff
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

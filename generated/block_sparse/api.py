@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  665eddaecf567a8e
-#   text hash     7feee9882958bf38
+#   content hash  63521c9f0870283c
+#   text hash     c881acbe0172902b
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

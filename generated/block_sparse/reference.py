@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  665eddaecf567a8e
-#   text hash     846fc03436d67681
+#   content hash  63521c9f0870283c
+#   text hash     20c2d0ca4a39c989
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  df7a69cf3ae5f889
-#   text hash     8bfdc4e5c9b77155
+#   content hash  5d3f5bbe0d8cde41
+#   text hash     ab1340650b0318e8
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  df7a69cf3ae5f889
-#   text hash     f8683772f8de1f58
+#   content hash  5d3f5bbe0d8cde41
+#   text hash     04d7af8dea5be05f
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  df7a69cf3ae5f889
-#   text hash     ee37d9d659c5f5e2
+#   content hash  5d3f5bbe0d8cde41
+#   text hash     9aaacf70fd65406b
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

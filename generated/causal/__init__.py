@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  69e479d415cda31b
-#   text hash     113596d5f27ade3f
+#   content hash  d883602547dd35f8
+#   text hash     a54a99a18bfc944b
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  69e479d415cda31b
-#   text hash     a3eb37f57fc7c398
+#   content hash  d883602547dd35f8
+#   text hash     9b0ac277f881f0b0
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  69e479d415cda31b
-#   text hash     a63e57c2dd9dfe21
+#   content hash  d883602547dd35f8
+#   text hash     5803952bba6b6108
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

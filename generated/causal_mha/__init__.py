@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  270ea59672a5f16d
-#   text hash     90d823348a94083c
+#   content hash  d28ac0a713433bbc
+#   text hash     8f0d944b50e0ead7
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  270ea59672a5f16d
-#   text hash     624fabb8c9179c2c
+#   content hash  d28ac0a713433bbc
+#   text hash     f5a6008c041955cb
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernels: Causal attention with as many key heads as query heads.
 
@@ -79,11 +79,14 @@ def load_tile(desc, b, h, first, count, ROWS: tl.constexpr, COLUMNS: tl.constexp
 
 
 @triton.jit
-def load_rows(ptr, row, count, MASKED: tl.constexpr):
-    """A value of each row, 0 past the last where MASKED."""
-    if MASKED:
-        return tl.load(ptr + row, mask=row < count, other=0.0)
-    return tl.load(ptr + row)
+def load_rows(rows, base, start, count, BLOCK: tl.constexpr):
+    """A value of each row of a head; past the last, 0 or what stands behind it."""
+    if isinstance(rows, tl.core.tensor_descriptor_base):
+        x = rows.load([(base + start).to(tl.int32)])
+    else:
+        row = start + tl.arange(0, BLOCK)
+        x = tl.load(rows + base + row, mask=row < count, other=0.0)
+    return x
 
 
 @triton.jit
@@ -93,6 +96,12 @@ def add_product(total, a, b, PRECISION: tl.constexpr):
         # fma keeps the compiler from summing right into the total
         return tl.fma(total, 1.0, tl.dot(a, b, input_precision=PRECISION))
     return tl.dot(a, b, total)
+
+
+@triton.jit
+def sums_by_thread(p):
+    """Sums of every eighth column: of those that a thread holds, so that threads need not talk at each step."""
+    return tl.sum(p.reshape([p.shape[0], p.shape[1] // 8, 8]), 1)
 
 
 @triton.jit
@@ -107,14 +116,14 @@ def store_rows(ptr, stride, x, first, count, WIDTH: tl.constexpr):
 @triton.jit
 def attend(
     acc, m, l, q_tile, k_desc, v_desc, b, h, k_start, k_len, units, q_pos, BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr
+    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, mixed
 ):  # fmt: skip
     """Adds one tile of keys to the running softmax."""
     k_pos = k_start + tl.arange(0, BLOCK_N)
     k_tile = load_tile(k_desc, b, h, k_start, k_len, BLOCK_N, BLOCK_D)
     score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
     v_tile = load_tile(v_desc, b, h, k_start, k_len, BLOCK_N, BLOCK_DV)
-    if MASKED:
+    if mixed:
         keep = (k_pos < k_len)[None, :]
         keep &= k_pos[None, :] <= q_pos[:, None]  # causal
         score = tl.where(keep, score, float("-inf"))
@@ -124,7 +133,7 @@ def attend(
     p = tl.exp2(score * units - pivot[:, None])
     shrink = tl.exp2(m - pivot)
     acc = add_product(acc * shrink[:, None], p.to(v_tile.dtype), v_tile, PRECISION)  # [BLOCK_M, BLOCK_DV]
-    return acc, m_new, l * shrink + tl.sum(p, 1)
+    return acc, m_new, l * shrink[:, None] + sums_by_thread(p)
 
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
@@ -146,21 +155,33 @@ def forward(
     q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
     acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
-    l = tl.zeros([BLOCK_M], tl.float32)
+    l = tl.zeros([BLOCK_M, 8], tl.float32)
     first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
-    for i in tl.range(full_last, last):
-        k_start = i * BLOCK_N
-        acc, m, l = attend(
-            acc, m, l, q_tile, k_desc, v_desc, b, h, k_start, k_len, units, q_pos, BLOCK_N, BLOCK_D, BLOCK_DV,
-            PRECISION, MASKED=True
-        )  # fmt: skip
-    for i in tl.range(full_first, full_last):
-        k_start = i * BLOCK_N
-        acc, m, l = attend(
-            acc, m, l, q_tile, k_desc, v_desc, b, h, k_start, k_len, units, q_pos, BLOCK_N, BLOCK_D, BLOCK_DV,
-            PRECISION, MASKED=False
-        )  # fmt: skip
+    if BLOCK_DV <= 128:
+        for j in tl.range(first, last):
+            i = first + last - 1 - j  # from the diagonal back
+            k_start = i * BLOCK_N
+            mixed = i >= full_last
+            acc, m, l = attend(
+                acc, m, l, q_tile, k_desc, v_desc, b, h, k_start, k_len, units, q_pos, BLOCK_N, BLOCK_D, BLOCK_DV,
+                PRECISION, mixed=mixed
+            )  # fmt: skip
+    else:
+        # a branch between products of this width makes the assembler serialize them: mixed tiles have a loop of their own
+        for i in tl.range(full_last, last):
+            k_start = i * BLOCK_N
+            acc, m, l = attend(
+                acc, m, l, q_tile, k_desc, v_desc, b, h, k_start, k_len, units, q_pos, BLOCK_N, BLOCK_D, BLOCK_DV,
+                PRECISION, mixed=True
+            )  # fmt: skip
+        for i in tl.range(full_first, full_last):
+            k_start = i * BLOCK_N
+            acc, m, l = attend(
+                acc, m, l, q_tile, k_desc, v_desc, b, h, k_start, k_len, units, q_pos, BLOCK_N, BLOCK_D, BLOCK_DV,
+                PRECISION, mixed=False
+            )  # fmt: skip
 
+    l = tl.sum(l, 1)
     # rows without keys: 0, and an LSE that makes every weight 0
     out = acc / tl.where(l == 0, 1.0, l)[:, None]
     store_rows(out_ptr + (b.to(tl.int64) * q_len * Hq + h) * DV, Hq * DV, out, q_start, q_len, DV)
@@ -170,9 +191,8 @@ def forward(
 
 @triton.jit
 def learn_from_queries(
-    dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_base, delta_base, b, h, q_start, q_len, k_len, units, k_pos,
-    BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr,
-    MASKED: tl.constexpr
+    dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_rows, delta_rows, row_base, b, h, q_start, q_len, k_len, units,
+    k_pos, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, mixed
 ):  # fmt: skip
     """Adds what one tile of queries teaches a tile of keys."""
     q_first = q_start + (k_len - q_len)
@@ -181,21 +201,24 @@ def learn_from_queries(
     q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
     dout_tile = load_tile(dout_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_DV)
     score = tl.dot(k_tile, q_tile.T, input_precision=PRECISION)  # [BLOCK_N, BLOCK_M]
-    p = tl.exp2(score * units - load_rows(lse_base, row, q_len, MASKED)[None, :])
-    if MASKED:
+    lse = load_rows(lse_rows, row_base, q_start, q_len, BLOCK_M)
+    delta = load_rows(delta_rows, row_base, q_start, q_len, BLOCK_M)
+    dp = tl.dot(v_tile, dout_tile.T, input_precision=PRECISION)
+    p = tl.exp2(score * units - lse[None, :])
+    if mixed:
+        delta = tl.where(row < q_len, delta, 0.0)
         keep = (row < q_len)[None, :]
         keep &= k_pos[:, None] <= q_pos[None, :]  # causal
         p = tl.where(keep, p, 0.0)
     dv = add_product(dv, p.to(dout_tile.dtype), dout_tile, PRECISION)  # [BLOCK_N, BLOCK_DV]
-    dp = tl.dot(v_tile, dout_tile.T, input_precision=PRECISION)
-    ds = p * (dp - load_rows(delta_base, row, q_len, MASKED)[None, :])
+    ds = p * (dp - delta[None, :])
     dk = add_product(dk, ds.to(q_tile.dtype), q_tile, PRECISION)  # [BLOCK_N, BLOCK_D]
     return dk, dv
 
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
 def backward_dkv(
-    q_desc, k_desc, v_desc, dout_desc, dk_ptr, dv_ptr, lse_ptr, delta_ptr, scale, q_len, k_len, Hq,
+    q_desc, k_desc, v_desc, dout_desc, lse_rows, delta_rows, dk_ptr, dv_ptr, scale, q_len, k_len, Hq,
     D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
@@ -211,22 +234,14 @@ def backward_dkv(
     v_tile = load_tile(v_desc, b, h, k_start, k_len, BLOCK_N, BLOCK_DV)
     dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     dv = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
-    lse_base = lse_ptr + (b.to(tl.int64) * Hq + h) * q_len
-    delta_base = delta_ptr + (b.to(tl.int64) * Hq + h) * q_len
+    row_base = (b.to(tl.int64) * Hq + h) * q_len
     first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, k_len, BLOCK_M)
-    # the mixed tiles of both ends share one loop: fewer copies of the tile's code are in flight
-    left = full_first - first
-    for i in tl.range(0, left + last - full_last):
-        q_start = tl.where(i < left, first + i, full_last + i - left) * BLOCK_M
-        dk, dv = learn_from_queries(
-            dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_base, delta_base, b, h, q_start, q_len, k_len, units,
-            k_pos, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, MASKED=True
-        )  # fmt: skip
-    for i in tl.range(full_first, full_last):
+    for i in tl.range(first, last):
         q_start = i * BLOCK_M
+        mixed = (i < full_first) | (i >= full_last)
         dk, dv = learn_from_queries(
-            dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_base, delta_base, b, h, q_start, q_len, k_len, units,
-            k_pos, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, MASKED=False
+            dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_rows, delta_rows, row_base, b, h, q_start, q_len,
+            k_len, units, k_pos, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed
         )  # fmt: skip
 
     first_row = b.to(tl.int64) * k_len * Hq + h
@@ -237,19 +252,19 @@ def backward_dkv(
 @triton.jit
 def learn_from_keys(
     dq, q_tile, dout_tile, lse, delta, k_desc, v_desc, b, h, k_start, k_len, units, q_pos, BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr
+    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, mixed
 ):  # fmt: skip
     """Adds what one tile of keys teaches a tile of queries."""
     k_pos = k_start + tl.arange(0, BLOCK_N)
     k_tile = load_tile(k_desc, b, h, k_start, k_len, BLOCK_N, BLOCK_D)
     v_tile = load_tile(v_desc, b, h, k_start, k_len, BLOCK_N, BLOCK_DV)
     score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
+    dp = tl.dot(dout_tile, v_tile.T, input_precision=PRECISION)
     p = tl.exp2(score * units - lse[:, None])
-    if MASKED:
+    if mixed:
         keep = (k_pos < k_len)[None, :]
         keep &= k_pos[None, :] <= q_pos[:, None]  # causal
         p = tl.where(keep, p, 0.0)
-    dp = tl.dot(dout_tile, v_tile.T, input_precision=PRECISION)
     ds = p * (dp - delta[:, None])
     dq = add_product(dq, ds.to(k_tile.dtype), k_tile, PRECISION)  # [BLOCK_M, BLOCK_D]
     return dq
@@ -279,22 +294,17 @@ def backward_dq(
     row_base = (b.to(tl.int64) * Hq + h) * q_len
     if dlse_ptr is not None:
         # as if every score were taken once more: its weight is the derivative of the LSE
-        delta -= load_rows(dlse_ptr + row_base, row, q_len, MASKED=True) * LOG2E
+        delta -= tl.load(dlse_ptr + row_base + row, mask=row < q_len, other=0.0) * LOG2E
     tl.store(delta_ptr + row_base + row, delta, mask=row < q_len)
-    lse = load_rows(lse_ptr + row_base, row, q_len, MASKED=True)
+    lse = tl.load(lse_ptr + row_base + row, mask=row < q_len, other=0.0)
     dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
-    for i in tl.range(full_last, last):
+    for i in tl.range(first, last):
         k_start = i * BLOCK_N
+        mixed = i >= full_last
         dq = learn_from_keys(
             dq, q_tile, dout_tile, lse, delta, k_desc, v_desc, b, h, k_start, k_len, units, q_pos, BLOCK_N,
-            BLOCK_D, BLOCK_DV, PRECISION, MASKED=True
-        )  # fmt: skip
-    for i in tl.range(full_first, full_last):
-        k_start = i * BLOCK_N
-        dq = learn_from_keys(
-            dq, q_tile, dout_tile, lse, delta, k_desc, v_desc, b, h, k_start, k_len, units, q_pos, BLOCK_N,
-            BLOCK_D, BLOCK_DV, PRECISION, MASKED=False
+            BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed
         )  # fmt: skip
 
     store_rows(dq_ptr + (b.to(tl.int64) * q_len * Hq + h) * D, Hq * D, dq * scale, q_start, q_len, D)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  270ea59672a5f16d
-#   text hash     a4cbcf8a76489de5
+#   content hash  d28ac0a713433bbc
+#   text hash     24ad59dd051d3e7f
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

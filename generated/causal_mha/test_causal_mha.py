@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  270ea59672a5f16d
-#   text hash     04c568a0d1b99aaf
+#   content hash  d28ac0a713433bbc
+#   text hash     496c1e9a89cf7f0c
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a4e8896fe4e6fb57
-#   text hash     af08ee746f6bed6b
+#   content hash  37046e409341b6de
+#   text hash     c1b688c36fceedf2
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  af2a06ad92e17d14
-#   text hash     dd606526133e8b0e
+#   content hash  94f2b2cab707d90d
+#   text hash     11a55fb0235376d1
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  af2a06ad92e17d14
-#   text hash     423475beb564cd13
+#   content hash  94f2b2cab707d90d
+#   text hash     c5c2a221aa58fcf8
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

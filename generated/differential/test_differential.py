@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  af2a06ad92e17d14
-#   text hash     405d894d338084a7
+#   content hash  94f2b2cab707d90d
+#   text hash     6c4f7901416c35a2
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

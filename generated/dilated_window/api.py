@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  be2ac3505d004fad
-#   text hash     7ad0fd971c2f40f0
+#   content hash  5361f91527f16956
+#   text hash     ea24c14b6caf3859
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

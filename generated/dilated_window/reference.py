@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  be2ac3505d004fad
-#   text hash     0f4820380bf477d8
+#   content hash  5361f91527f16956
+#   text hash     5d80e89fa070336d
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b3b0a1d06e36482c
-#   text hash     4ce0133405396e5e
+#   content hash  e6770faa6eb39976
+#   text hash     d7996be28adea379
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

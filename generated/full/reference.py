@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4b0c51b73ee50c5e
-#   text hash     99fc7ece30df8c28
+#   content hash  7390f33de67910de
+#   text hash     9dc67c81e375f727
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

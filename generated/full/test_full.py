@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4b0c51b73ee50c5e
-#   text hash     799d1130a26981e3
+#   content hash  7390f33de67910de
+#   text hash     bad53d06a18341fe
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  8b39cc4a4cbf40f7
-#   text hash     72e58dddb586e8c8
+#   content hash  cda16702b55ca354
+#   text hash     69b125a5dc547af3
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

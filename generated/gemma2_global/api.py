@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  8b39cc4a4cbf40f7
-#   text hash     3dfd6ddc6da2e411
+#   content hash  cda16702b55ca354
+#   text hash     a6068ac856db32b9
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  bec956ad33c59a7f
-#   text hash     8f60135ce55934be
+#   content hash  d32c4cfc2401040f
+#   text hash     7cfde37f6327accf
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  bec956ad33c59a7f
-#   text hash     7d4e7fffd9778f62
+#   content hash  d32c4cfc2401040f
+#   text hash     c7f2cb44cc17cdc7
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

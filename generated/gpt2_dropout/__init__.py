@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  8285d30df9d197fc
-#   text hash     d5c10ecd2a1b83ce
+#   content hash  bc475bf66076d324
+#   text hash     ebc30aad2f8a9311
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  03e40d3e1c7d6808
-#   text hash     5c8d64edde3c84b5
+#   content hash  b79695c403a67d3e
+#   text hash     908a4b5a975ca63d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  03e40d3e1c7d6808
-#   text hash     45f1b50db7c596ee
+#   content hash  b79695c403a67d3e
+#   text hash     f416d832de00808f
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  eb5812ce4a3e5f2d
-#   text hash     d978aefb9c13a7b3
+#   content hash  8078c409efd61bc2
+#   text hash     7780b0e898249f30
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4c731a11f81c05b6
-#   text hash     3ad25234a8ccd2ab
+#   content hash  5a25c4eb4c61c84c
+#   text hash     ee9700f4410566d4
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

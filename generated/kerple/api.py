@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4c731a11f81c05b6
-#   text hash     0187a0ce147ade84
+#   content hash  5a25c4eb4c61c84c
+#   text hash     5026eaf45605775b
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

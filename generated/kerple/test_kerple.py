@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4c731a11f81c05b6
-#   text hash     de8ac604f9824d88
+#   content hash  5a25c4eb4c61c84c
+#   text hash     dceb489aadd917b9
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5af5a5e5eaf1f1d4
-#   text hash     c5029579a977a1ce
+#   content hash  7e2fb23afadda3df
+#   text hash     4b8f336752df4ea1
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  93d044f87ce76b40
-#   text hash     74f4e4c7d628f275
+#   content hash  50f16fdc3afaf252
+#   text hash     0d5571e1b6d026ac
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -236,7 +236,20 @@ def _differentiate(
         return tuple(x.zero_() for x in gradients)
     dq, dk, dv = gradients
     shapes = _Shapes.of(
-        "differentiate", q, k, v, cos, sin, positions, q_segments, k_segments, out, dout, dlse is None, *wanted
+        "differentiate",
+        q,
+        k,
+        v,
+        cos,
+        sin,
+        positions,
+        q_segments,
+        k_segments,
+        out,
+        dout,
+        lse.data_ptr() % 16,
+        dlse is None,
+        *wanted,
     )
     q, k, v, out, dout = shapes.readable(q, k, v, out, dout)
     dlse = None if dlse is None else dlse.contiguous()
@@ -312,12 +325,12 @@ def _differentiate(
                     k_desc=(k, block_n, block_d),
                     v_desc=(v, block_n, block_dv),
                     dout_desc=(dout, block_m, block_dv),
+                    lse_rows=(lse, block_m),
+                    delta_rows=(delta, block_m),
                 ),
                 given=dict(
                     dk_ptr=dk,
                     dv_ptr=dv,
-                    lse_ptr=lse,
-                    delta_ptr=delta,
                     scale=float(scale),
                     q_segments_ptr=q_segments,
                     k_segments_ptr=k_segments,
@@ -584,7 +597,7 @@ def _launch(shapes, kernel, blocks, grid, tiles, given, sizes):
     """Launches a kernel, from the second time on without a thought about what shapes tell."""
     key = (kernel.__name__, *blocks)
     if key not in shapes.launches:
-        descriptors, sizes, grid = {name: _tiles(*tile) for name, tile in tiles.items()}, sizes(), grid()
+        descriptors, sizes, grid = {name: _loaded_by(*tile) for name, tile in tiles.items()}, sizes(), grid()
         compiled = kernel[grid](**descriptors, **given, **sizes)
         if not INTERPRETED:
             rest = [sizes[name] for name in kernel.arg_names[len(tiles) + len(given) :]]
@@ -659,6 +672,19 @@ def _rows(x):
     return x.new_empty(*x.shape[:-1], _cdiv(x.shape[-1], step) * step)[..., : x.shape[-1]]
 
 
+def _loaded_by(x, rows, columns=None):
+    """What kernels load tiles or, without columns, values of rows by."""
+    return _values(x, rows) if columns is None else _tiles(x, rows, columns)
+
+
+def _values(x, rows):
+    """What kernels load values of rows by: a descriptor of all of them one after the other, or the tensor."""
+    aligned = x.data_ptr() % 16 == 0 and x.shape[-1] * x.element_size() % 16 == 0
+    if aligned and x.numel() < 2**31 and _copies_tiles(x.device):
+        return TensorDescriptor(x, [x.numel()], [1], [rows])
+    return x
+
+
 def _tiles(x, rows, columns):
     """What kernels load tiles of one head by, [rows, columns]: a descriptor, or where the rows of x stand."""
     batch, count, heads, width = x.shape
@@ -675,7 +701,9 @@ def _tiles(x, rows, columns):
 
 
 def _filled(tiles):
-    """What makes tiles of another tensor of the same shape, without the checks that a descriptor goes through."""
+    """What makes the like of another tensor of the same shape, without the checks that a descriptor goes through."""
+    if isinstance(tiles, torch.Tensor):
+        return lambda x: x
     if isinstance(tiles, tuple):
         return lambda x: (x, *tiles[1:])
     fields = {name: value for name, value in vars(tiles).items() if name != "base"}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  cb5d7517303e7903
-#   text hash     2f306ddc17bd654c
+#   content hash  60ee808cd44c361a
+#   text hash     36e40c1c20c7540c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  fe2acbfe3fe385bb
-#   text hash     87c1e13d8f330c30
+#   content hash  ec440c6b11dc188c
+#   text hash     8ef26920766fec08
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a6b97178888cae2d
-#   text hash     0872fffd75f769ca
+#   content hash  cd7f9cd828cf5d7f
+#   text hash     5d87feed92e81d03
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

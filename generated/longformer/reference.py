@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a6b97178888cae2d
-#   text hash     cffbe7193d982852
+#   content hash  cd7f9cd828cf5d7f
+#   text hash     1a2f18cfad8084fd
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0e9df28c777c965b
-#   text hash     900f8780a81a51c4
+#   content hash  927d5c50b5585c98
+#   text hash     59cf492e9348bd3d
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0e9df28c777c965b
-#   text hash     8e3a8873db701a5c
+#   content hash  927d5c50b5585c98
+#   text hash     bc434e7c367efcd1
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

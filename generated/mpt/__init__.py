@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b60f71c52328a0a4
-#   text hash     ac60a09cd6b52d40
+#   content hash  18c16b6257ddc568
+#   text hash     ea4b6865c7356858
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b60f71c52328a0a4
-#   text hash     b8bbfac1040af3cc
+#   content hash  18c16b6257ddc568
+#   text hash     89abe1c2b2f58342
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

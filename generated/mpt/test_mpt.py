@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b60f71c52328a0a4
-#   text hash     5e36bee83128e48a
+#   content hash  18c16b6257ddc568
+#   text hash     6c97c2ebb2e5995c
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

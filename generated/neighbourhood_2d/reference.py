@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a7f8daa127ae5cf8
-#   text hash     fa4c40e81f7d0cc8
+#   content hash  122c6ff90a54eafd
+#   text hash     7d981286265564fa
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

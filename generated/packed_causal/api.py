@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  261618dd3f0c143f
-#   text hash     8b54efeace7ff3b2
+#   content hash  7ec2ade140e7f89f
+#   text hash     0bc9351e1b7285cd
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  261618dd3f0c143f
-#   text hash     b0b491593e971376
+#   content hash  7ec2ade140e7f89f
+#   text hash     737dd2ee4166860b
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -299,10 +299,10 @@ def _differentiate(
                     dout_desc=(dout, block_m, block_dv),
                 ),
                 given=dict(
-                    dk_ptr=dk,
-                    dv_ptr=dv,
                     lse_ptr=lse,
                     delta_ptr=delta,
+                    dk_ptr=dk,
+                    dv_ptr=dv,
                     cu_seqlens_q_ptr=cu_seqlens_q,
                     cu_seqlens_k_ptr=cu_seqlens_k,
                     scale=float(scale),
@@ -496,7 +496,7 @@ def _tiles(x, rows, columns):
 
 
 def _filled(tiles):
-    """What makes tiles of another tensor of the same shape, without the checks that a descriptor goes through."""
+    """What makes the like of another tensor of the same shape, without the checks that a descriptor goes through."""
     if isinstance(tiles, tuple):
         return lambda x: (x, *tiles[1:])
     fields = {name: value for name, value in vars(tiles).items() if name != "base"}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  261618dd3f0c143f
-#   text hash     59180a840c80c1d3
+#   content hash  7ec2ade140e7f89f
+#   text hash     06bdcf337d1a6df0
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4106bfd0b3b44520
-#   text hash     38f654215d1d736a
+#   content hash  3b01ea0660f51650
+#   text hash     f0c9cb3f82a55769
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

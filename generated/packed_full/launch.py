@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4106bfd0b3b44520
-#   text hash     344dce1129290d8a
+#   content hash  3b01ea0660f51650
+#   text hash     3053a1eedecf292b
 #   render with   attnforge render specs/packed_full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -299,10 +299,10 @@ def _differentiate(
                     dout_desc=(dout, block_m, block_dv),
                 ),
                 given=dict(
-                    dk_ptr=dk,
-                    dv_ptr=dv,
                     lse_ptr=lse,
                     delta_ptr=delta,
+                    dk_ptr=dk,
+                    dv_ptr=dv,
                     cu_seqlens_q_ptr=cu_seqlens_q,
                     cu_seqlens_k_ptr=cu_seqlens_k,
                     scale=float(scale),
@@ -496,7 +496,7 @@ def _tiles(x, rows, columns):
 
 
 def _filled(tiles):
-    """What makes tiles of another tensor of the same shape, without the checks that a descriptor goes through."""
+    """What makes the like of another tensor of the same shape, without the checks that a descriptor goes through."""
     if isinstance(tiles, tuple):
         return lambda x: (x, *tiles[1:])
     fields = {name: value for name, value in vars(tiles).items() if name != "base"}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2825110d5723780d
-#   text hash     d6f46f343180aa0e
+#   content hash  a5ce372936714ea1
+#   text hash     8bc0e8830198c6ea
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

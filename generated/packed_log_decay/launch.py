@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2825110d5723780d
-#   text hash     ae1a9fe58b54d581
+#   content hash  a5ce372936714ea1
+#   text hash     e6e849b892fab952
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -312,10 +312,10 @@ def _differentiate(
                     dout_desc=(dout, block_m, block_dv),
                 ),
                 given=dict(
-                    dk_ptr=dk,
-                    dv_ptr=dv,
                     lse_ptr=lse,
                     delta_ptr=delta,
+                    dk_ptr=dk,
+                    dv_ptr=dv,
                     cu_seqlens_q_ptr=cu_seqlens_q,
                     cu_seqlens_k_ptr=cu_seqlens_k,
                     scale=float(scale),
@@ -560,7 +560,7 @@ def _tiles(x, rows, columns):
 
 
 def _filled(tiles):
-    """What makes tiles of another tensor of the same shape, without the checks that a descriptor goes through."""
+    """What makes the like of another tensor of the same shape, without the checks that a descriptor goes through."""
     if isinstance(tiles, tuple):
         return lambda x: (x, *tiles[1:])
     fields = {name: value for name, value in vars(tiles).items() if name != "base"}

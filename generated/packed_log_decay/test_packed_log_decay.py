@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2825110d5723780d
-#   text hash     479f37a9d39b09dc
+#   content hash  a5ce372936714ea1
+#   text hash     8abde79e7b2b40ab
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

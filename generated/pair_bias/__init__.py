@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d91fd1e50b23f452
-#   text hash     894902d840a3c579
+#   content hash  22f59a59e9c7da7d
+#   text hash     be021d84b4743b5b
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d91fd1e50b23f452
-#   text hash     022c019ebd9213a2
+#   content hash  22f59a59e9c7da7d
+#   text hash     600a66d87147e549
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

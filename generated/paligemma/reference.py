@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ead163ad63ceb579
-#   text hash     2008dac238be96de
+#   content hash  3d8f9e4b30f32dcc
+#   text hash     97a41ad72bc808ae
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9c0481789ddb0632
-#   text hash     2ded0ed9a652b496
+#   content hash  9519f37293145130
+#   text hash     540d4eec9bffa964
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e8a96378115d62d5
-#   text hash     bf32f0b748d6c128
+#   content hash  9c10091de1b8f0ad
+#   text hash     4549b85366272c09
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e8a96378115d62d5
-#   text hash     b909731c94062518
+#   content hash  9c10091de1b8f0ad
+#   text hash     8daa01cb5155f33b
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e8a96378115d62d5
-#   text hash     314a58b0abda7f68
+#   content hash  9c10091de1b8f0ad
+#   text hash     a3a6a0abd7e2f5e3
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3e8558eed06aac45
-#   text hash     3a56ddf74912966d
+#   content hash  e9d065df6ba1c507
+#   text hash     bbf7f5da19357eec
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3e8558eed06aac45
-#   text hash     3d4e031a0d4c3ffa
+#   content hash  e9d065df6ba1c507
+#   text hash     57ff9d76afa46ff0
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

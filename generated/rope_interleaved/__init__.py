@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  55855cec02c47471
-#   text hash     1835672e9e81861a
+#   content hash  44d48f4b3e0b816b
+#   text hash     1dd05cb3405c2717
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

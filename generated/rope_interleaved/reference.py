@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  55855cec02c47471
-#   text hash     89471a2861b1eeb8
+#   content hash  44d48f4b3e0b816b
+#   text hash     d5db8618272840c1
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  3f342dfad496a99a
-#   text hash     c92f0b6761e9859e
+#   content hash  c2b03a086e696242
+#   text hash     89177a4f1cf1772e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  baa76e7212fa24d5
-#   text hash     60e1bb3821b6193b
+#   content hash  b30945e03de49aff
+#   text hash     68934904a6b70b31
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  baa76e7212fa24d5
-#   text hash     c1b1db706c13dba9
+#   content hash  b30945e03de49aff
+#   text hash     2a5b2fa3a78f1af0
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  920fe177a888b7ac
-#   text hash     cade624acd5ae4fc
+#   content hash  3b1a09e75cbeddc4
+#   text hash     34a16a65f0e18765
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  920fe177a888b7ac
-#   text hash     11a7a58520d04d57
+#   content hash  3b1a09e75cbeddc4
+#   text hash     602bd46fef5bc599
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

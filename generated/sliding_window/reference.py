@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  920fe177a888b7ac
-#   text hash     fa6e3429ce2273b9
+#   content hash  3b1a09e75cbeddc4
+#   text hash     9533e1acfc5c7595
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  fd130319c209ffc0
-#   text hash     08f94bf4ac5c6d05
+#   content hash  361e847452b1179d
+#   text hash     2e685102cb1345e3
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  fd130319c209ffc0
-#   text hash     5c5186877a84ccd1
+#   content hash  361e847452b1179d
+#   text hash     90a4566e9bcdf552
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c0827d1e91e85142
-#   text hash     a2515c10c55a6ec2
+#   content hash  1f434fc9723ab545
+#   text hash     ed71a693c8a4d46a
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  241d9977708123cd
-#   text hash     0b6d1f79e6819023
+#   content hash  054b4032b59de850
+#   text hash     3b7955a6a9de593f
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

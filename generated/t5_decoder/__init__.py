@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d8085c98a99cd5bc
-#   text hash     bf278e7d4bd15aa7
+#   content hash  38e0e7bdcd613237
+#   text hash     5fbab5142f9333cd
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

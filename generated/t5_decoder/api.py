@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d8085c98a99cd5bc
-#   text hash     17565bed56ac3bf2
+#   content hash  38e0e7bdcd613237
+#   text hash     5775866de4cee26e
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

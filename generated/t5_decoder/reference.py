@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d8085c98a99cd5bc
-#   text hash     7ed44a6d95e6ba9d
+#   content hash  38e0e7bdcd613237
+#   text hash     c0458000a2df9444
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

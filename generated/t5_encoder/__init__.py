@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  452fcc094bc80dc1
-#   text hash     2222db353a5f1adc
+#   content hash  7cc13de616c5b3f3
+#   text hash     65c09167183f21e6
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a628d4794914c9b9
-#   text hash     9648821cbfdd7c3f
+#   content hash  e07e21c288d4892b
+#   text hash     a0a20dae9a3e7c8b
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

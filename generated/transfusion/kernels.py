@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a628d4794914c9b9
-#   text hash     10ff45ce2f50d60f
+#   content hash  e07e21c288d4892b
+#   text hash     a353594eb29a556f
 #   render with   attnforge render specs/transfusion.yaml
 """The kernels: Causal attention in which the patches of one image see each other.
 
@@ -48,11 +48,14 @@ def load_tile(desc, b, h, first, count, ROWS: tl.constexpr, COLUMNS: tl.constexp
 
 
 @triton.jit
-def load_rows(ptr, row, count, MASKED: tl.constexpr):
-    """A value of each row, 0 past the last where MASKED."""
-    if MASKED:
-        return tl.load(ptr + row, mask=row < count, other=0.0)
-    return tl.load(ptr + row)
+def load_rows(rows, base, start, count, BLOCK: tl.constexpr):
+    """A value of each row of a head; past the last, 0 or what stands behind it."""
+    if isinstance(rows, tl.core.tensor_descriptor_base):
+        x = rows.load([(base + start).to(tl.int32)])
+    else:
+        row = start + tl.arange(0, BLOCK)
+        x = tl.load(rows + base + row, mask=row < count, other=0.0)
+    return x
 
 
 @triton.jit
@@ -62,6 +65,12 @@ def add_product(total, a, b, PRECISION: tl.constexpr):
         # fma keeps the compiler from summing right into the total
         return tl.fma(total, 1.0, tl.dot(a, b, input_precision=PRECISION))
     return tl.dot(a, b, total)
+
+
+@triton.jit
+def sums_by_thread(p):
+    """Sums of every eighth column: of those that a thread holds, so that threads need not talk at each step."""
+    return tl.sum(p.reshape([p.shape[0], p.shape[1] // 8, 8]), 1)
 
 
 @triton.jit
@@ -217,14 +226,14 @@ def query_ranges(
 def attend(
     acc, m, l, q_tile, k_desc, v_desc, b, kv_h, k_start, k_len, units, q_pos, image_base, image_q,
     image_stride_token, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    PRECISION: tl.constexpr, MASKED: tl.constexpr
+    PRECISION: tl.constexpr, mixed
 ):  # fmt: skip
     """Adds one tile of keys to the running softmax."""
     k_pos = k_start + tl.arange(0, BLOCK_N)
     k_tile = load_tile(k_desc, b, kv_h, k_start, k_len, BLOCK_N, BLOCK_D)
     score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
     v_tile = load_tile(v_desc, b, kv_h, k_start, k_len, BLOCK_N, BLOCK_DV)
-    if MASKED:
+    if mixed:
         keep = (k_pos < k_len)[None, :]
         image_k = load_vector(image_base, k_start, image_stride_token, k_len, BLOCK_N).to(tl.int32)
         keep &= (k_pos[None, :] <= q_pos[:, None]) | (image_q[:, None] == image_k[None, :]) & (
@@ -237,7 +246,7 @@ def attend(
     p = tl.exp2(score * units - pivot[:, None])
     shrink = tl.exp2(m - pivot)
     acc = add_product(acc * shrink[:, None], p.to(v_tile.dtype), v_tile, PRECISION)  # [BLOCK_M, BLOCK_DV]
-    return acc, m_new, l * shrink + tl.sum(p, 1)
+    return acc, m_new, l * shrink[:, None] + sums_by_thread(p)
 
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq", "q_tiles"])
@@ -263,25 +272,36 @@ def forward(
     q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
     acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
-    l = tl.zeros([BLOCK_M], tl.float32)
+    l = tl.zeros([BLOCK_M, 8], tl.float32)
     range_place = key_ranges_ptr + tl.cast(b * q_tiles + tile, tl.int64) * 4
     first, full_first = tl.load(range_place), tl.load(range_place + 1)
     full_last, last = tl.load(range_place + 2), tl.load(range_place + 3)
-    # the mixed tiles of both ends share one loop: fewer copies of the tile's code are in flight
-    left = full_first - first
-    for i in tl.range(0, left + last - full_last):
-        k_start = tl.where(i < left, first + i, full_last + i - left) * BLOCK_N
-        acc, m, l = attend(
-            acc, m, l, q_tile, k_desc, v_desc, b, kv_h, k_start, k_len, units, q_pos, image_base, image_q,
-            image_stride_token, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, MASKED=True
-        )  # fmt: skip
-    for i in tl.range(full_first, full_last):
-        k_start = i * BLOCK_N
-        acc, m, l = attend(
-            acc, m, l, q_tile, k_desc, v_desc, b, kv_h, k_start, k_len, units, q_pos, image_base, image_q,
-            image_stride_token, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, MASKED=False
-        )  # fmt: skip
+    if BLOCK_DV <= 128:
+        for j in tl.range(first, last):
+            i = first + last - 1 - j  # from the diagonal back
+            k_start = i * BLOCK_N
+            mixed = (i < full_first) | (i >= full_last)
+            acc, m, l = attend(
+                acc, m, l, q_tile, k_desc, v_desc, b, kv_h, k_start, k_len, units, q_pos, image_base, image_q,
+                image_stride_token, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed
+            )  # fmt: skip
+    else:
+        # a branch between products of this width makes the assembler serialize them: mixed tiles have a loop of their own
+        left = full_first - first
+        for i in tl.range(0, left + last - full_last):
+            k_start = tl.where(i < left, first + i, full_last + i - left) * BLOCK_N
+            acc, m, l = attend(
+                acc, m, l, q_tile, k_desc, v_desc, b, kv_h, k_start, k_len, units, q_pos, image_base, image_q,
+                image_stride_token, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=True
+            )  # fmt: skip
+        for i in tl.range(full_first, full_last):
+            k_start = i * BLOCK_N
+            acc, m, l = attend(
+                acc, m, l, q_tile, k_desc, v_desc, b, kv_h, k_start, k_len, units, q_pos, image_base, image_q,
+                image_stride_token, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=False
+            )  # fmt: skip
 
+    l = tl.sum(l, 1)
     # rows without keys: 0, and an LSE that makes every weight 0
     out = acc / tl.where(l == 0, 1.0, l)[:, None]
     store_rows(out_ptr + (b.to(tl.int64) * q_len * Hq + h) * DV, Hq * DV, out, q_start, q_len, DV)
@@ -291,9 +311,9 @@ def forward(
 
 @triton.jit
 def learn_from_queries(
-    dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_base, delta_base, b, h, q_start, q_len, k_len, units, k_pos,
-    image_base, image_k, image_stride_token, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    PRECISION: tl.constexpr, MASKED: tl.constexpr
+    dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_rows, delta_rows, row_base, b, h, q_start, q_len, k_len, units,
+    k_pos, image_base, image_k, image_stride_token, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, mixed
 ):  # fmt: skip
     """Adds what one tile of queries teaches a tile of keys."""
     q_first = q_start + (k_len - q_len)
@@ -302,8 +322,12 @@ def learn_from_queries(
     q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
     dout_tile = load_tile(dout_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_DV)
     score = tl.dot(k_tile, q_tile.T, input_precision=PRECISION)  # [BLOCK_N, BLOCK_M]
-    p = tl.exp2(score * units - load_rows(lse_base, row, q_len, MASKED)[None, :])
-    if MASKED:
+    lse = load_rows(lse_rows, row_base, q_start, q_len, BLOCK_M)
+    delta = load_rows(delta_rows, row_base, q_start, q_len, BLOCK_M)
+    dp = tl.dot(v_tile, dout_tile.T, input_precision=PRECISION)
+    p = tl.exp2(score * units - lse[None, :])
+    if mixed:
+        delta = tl.where(row < q_len, delta, 0.0)
         keep = (row < q_len)[None, :]
         image_q = load_vector(image_base, q_first, image_stride_token, k_len, BLOCK_M).to(tl.int32)
         keep &= (k_pos[:, None] <= q_pos[None, :]) | (image_q[None, :] == image_k[:, None]) & (
@@ -311,15 +335,14 @@ def learn_from_queries(
         )  # any(causal, image[q] == image[k] and image[q] > 0)
         p = tl.where(keep, p, 0.0)
     dv = add_product(dv, p.to(dout_tile.dtype), dout_tile, PRECISION)  # [BLOCK_N, BLOCK_DV]
-    dp = tl.dot(v_tile, dout_tile.T, input_precision=PRECISION)
-    ds = p * (dp - load_rows(delta_base, row, q_len, MASKED)[None, :])
+    ds = p * (dp - delta[None, :])
     dk = add_product(dk, ds.to(q_tile.dtype), q_tile, PRECISION)  # [BLOCK_N, BLOCK_D]
     return dk, dv
 
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq", "k_tiles"])
 def backward_dkv(
-    q_desc, k_desc, v_desc, dout_desc, dk_ptr, dv_ptr, lse_ptr, delta_ptr, scale, image_ptr, query_ranges_ptr,
+    q_desc, k_desc, v_desc, dout_desc, lse_rows, delta_rows, dk_ptr, dv_ptr, scale, image_ptr, query_ranges_ptr,
     q_len, k_len, Hq, image_stride_batch, image_stride_token, k_tiles, GROUP: tl.constexpr, D: tl.constexpr,
     DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     PRECISION: tl.constexpr
@@ -339,24 +362,17 @@ def backward_dkv(
     dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     dv = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
     for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
-        lse_base = lse_ptr + (b.to(tl.int64) * Hq + h) * q_len
-        delta_base = delta_ptr + (b.to(tl.int64) * Hq + h) * q_len
+        row_base = (b.to(tl.int64) * Hq + h) * q_len
         range_place = query_ranges_ptr + tl.cast(b * k_tiles + tl.program_id(1), tl.int64) * 4
         first, full_first = tl.load(range_place), tl.load(range_place + 1)
         full_last, last = tl.load(range_place + 2), tl.load(range_place + 3)
-        # the mixed tiles of both ends share one loop: fewer copies of the tile's code are in flight
-        left = full_first - first
-        for i in tl.range(0, left + last - full_last):
-            q_start = tl.where(i < left, first + i, full_last + i - left) * BLOCK_M
-            dk, dv = learn_from_queries(
-                dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_base, delta_base, b, h, q_start, q_len, k_len, units,
-                k_pos, image_base, image_k, image_stride_token, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, MASKED=True
-            )  # fmt: skip
-        for i in tl.range(full_first, full_last):
+        for i in tl.range(first, last):
             q_start = i * BLOCK_M
+            mixed = (i < full_first) | (i >= full_last)
             dk, dv = learn_from_queries(
-                dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_base, delta_base, b, h, q_start, q_len, k_len, units,
-                k_pos, image_base, image_k, image_stride_token, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, MASKED=False
+                dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_rows, delta_rows, row_base, b, h, q_start, q_len,
+                k_len, units, k_pos, image_base, image_k, image_stride_token, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION,
+                mixed=mixed
             )  # fmt: skip
 
     first_row = b.to(tl.int64) * k_len * (Hq // GROUP) + kv_h
@@ -368,22 +384,22 @@ def backward_dkv(
 def learn_from_keys(
     dq, q_tile, dout_tile, lse, delta, k_desc, v_desc, b, kv_h, k_start, k_len, units, q_pos, image_base, image_q,
     image_stride_token, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    PRECISION: tl.constexpr, MASKED: tl.constexpr
+    PRECISION: tl.constexpr, mixed
 ):  # fmt: skip
     """Adds what one tile of keys teaches a tile of queries."""
     k_pos = k_start + tl.arange(0, BLOCK_N)
     k_tile = load_tile(k_desc, b, kv_h, k_start, k_len, BLOCK_N, BLOCK_D)
     v_tile = load_tile(v_desc, b, kv_h, k_start, k_len, BLOCK_N, BLOCK_DV)
     score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
+    dp = tl.dot(dout_tile, v_tile.T, input_precision=PRECISION)
     p = tl.exp2(score * units - lse[:, None])
-    if MASKED:
+    if mixed:
         keep = (k_pos < k_len)[None, :]
         image_k = load_vector(image_base, k_start, image_stride_token, k_len, BLOCK_N).to(tl.int32)
         keep &= (k_pos[None, :] <= q_pos[:, None]) | (image_q[:, None] == image_k[None, :]) & (
             image_q[:, None] > 0
         )  # any(causal, image[q] == image[k] and image[q] > 0)
         p = tl.where(keep, p, 0.0)
-    dp = tl.dot(dout_tile, v_tile.T, input_precision=PRECISION)
     ds = p * (dp - delta[:, None])
     dq = add_product(dq, ds.to(k_tile.dtype), k_tile, PRECISION)  # [BLOCK_M, BLOCK_D]
     return dq
@@ -417,26 +433,19 @@ def backward_dq(
     row_base = (b.to(tl.int64) * Hq + h) * q_len
     if dlse_ptr is not None:
         # as if every score were taken once more: its weight is the derivative of the LSE
-        delta -= load_rows(dlse_ptr + row_base, row, q_len, MASKED=True) * LOG2E
+        delta -= tl.load(dlse_ptr + row_base + row, mask=row < q_len, other=0.0) * LOG2E
     tl.store(delta_ptr + row_base + row, delta, mask=row < q_len)
-    lse = load_rows(lse_ptr + row_base, row, q_len, MASKED=True)
+    lse = tl.load(lse_ptr + row_base + row, mask=row < q_len, other=0.0)
     dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     range_place = key_ranges_ptr + tl.cast(b * q_tiles + tile, tl.int64) * 4
     first, full_first = tl.load(range_place), tl.load(range_place + 1)
     full_last, last = tl.load(range_place + 2), tl.load(range_place + 3)
-    # the mixed tiles of both ends share one loop: fewer copies of the tile's code are in flight
-    left = full_first - first
-    for i in tl.range(0, left + last - full_last):
-        k_start = tl.where(i < left, first + i, full_last + i - left) * BLOCK_N
-        dq = learn_from_keys(
-            dq, q_tile, dout_tile, lse, delta, k_desc, v_desc, b, kv_h, k_start, k_len, units, q_pos,
-            image_base, image_q, image_stride_token, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, MASKED=True
-        )  # fmt: skip
-    for i in tl.range(full_first, full_last):
+    for i in tl.range(first, last):
         k_start = i * BLOCK_N
+        mixed = (i < full_first) | (i >= full_last)
         dq = learn_from_keys(
             dq, q_tile, dout_tile, lse, delta, k_desc, v_desc, b, kv_h, k_start, k_len, units, q_pos,
-            image_base, image_q, image_stride_token, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, MASKED=False
+            image_base, image_q, image_stride_token, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed
         )  # fmt: skip
 
     store_rows(dq_ptr + (b.to(tl.int64) * q_len * Hq + h) * D, Hq * D, dq * scale, q_start, q_len, D)

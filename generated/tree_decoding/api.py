@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  056532173602f875
-#   text hash     f1c5b7daa466ced6
+#   content hash  a38e22348ee4107c
+#   text hash     1578f7948c2674b8
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -131,11 +131,13 @@ class View(Reader):
                     name = f"{self._fresh('slope')}{i}" + (f"_{j}" if j else "")
                     before.append((name, slope))
                     named.append(Slope(name))
-                    guarded += [name] if self._varies(slope) else []
+                    guarded += [name] if self._varies(slope) and not _finite(slope) else []
+            texts = ((name, self.text(node)) for name, node in before)
             terms.append(
                 Term(
                     label(term.label),
-                    tuple((name, self.text(node)) for name, node in before),
+                    # a branch that masks a value must not change its shape
+                    tuple((n, f"tl.broadcast_to({x}, score.shape)" if n in guarded else x) for n, x in texts),
                     tuple(guarded),
                     self.text(_renamed(value, names)),
                     named[0],
@@ -237,6 +239,14 @@ class View(Reader):
         for parts, roots, _ in self._shared:
             nodes += [*(node for _, node in parts), *roots]
         return printers.triton_helpers(nodes)
+
+
+def _finite(node: Node) -> bool:
+    """Whether a value is made of whole numbers in ways that leave it finite."""
+    return all(n.op in _CLOSED or n.op == "num" or (not n.args and n.type == "int") for n in node.walk())
+
+
+_CLOSED = ("neg", "+", "-", "*", "abs", "min", "max")
 
 
 def label(text: str) -> str:

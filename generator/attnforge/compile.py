@@ -151,6 +151,8 @@ def _case(kernel: Kernel, function: Any, planned: Plan, head_dim: int, dtype: st
             rows, block = known[p.block[0]], known[p.block[1]]
             shape = f"1,{rows},{block}" if planned.spec.packed else f"1,1,{rows},{block}"
             signature[p.name] = f"tensordesc<{dtype}[{shape}]>"
+        elif p.type == "rows":
+            signature[p.name] = f"tensordesc<fp32[{known[p.block[0]]}]>"
         else:
             signature[p.name] = p.type.replace("*T", f"*{dtype}")
     given = {p.name: constants[p.name] for p in kernel.parameters if p.type == "constexpr"}
@@ -209,6 +211,9 @@ def compiled(case: Case, target: Any) -> tuple[Any, str]:
             aligned[(i,)] = [["tt.divisibility", 16]]
         if kind.startswith("tensordesc") and not _copies_tiles(target):
             dtype, axes = kind.removeprefix("tensordesc<").split("[")[0], kind.count(",")
+            if axes == 0:
+                signature[name], aligned[(i,)] = f"*{dtype}", [["tt.divisibility", 16]]
+                continue
             signature[name] = (f"*{dtype}", "constexpr", *["i32"] * axes)
             constants[i, 1], aligned[i, 0] = case.width, [["tt.divisibility", 16]]
     source = ASTSource(case.kernel, signature=signature, constexprs=constants, attrs=aligned)

@@ -37,6 +37,10 @@ class Faces:
         """What kernels call the key head."""
         return "kv_h" if self.spec.grouped else "h"
 
+    def values(self, x: str) -> str:
+        """What the dkv kernel calls the LSE or delta; a sequence of packed ones may begin where no descriptor reads."""
+        return f"{x}_ptr" if self.spec.packed else f"{x}_rows"
+
     @cached_property
     def forward(self) -> Kernel:
         """One tile of queries, over the keys that it sees."""
@@ -73,17 +77,17 @@ class Faces:
             "v_tile",
             "q_desc",
             "dout_desc",
-            "lse_base",
-            "delta_base",
+            self.values("lse"),
+            self.values("delta"),
+            "row_base",
         )
         return Kernel(
             "backward_dkv",
             (
                 *self._operands("q_desc", "k_desc", "v_desc", "dout_desc"),
+                *(Parameter(self.values(x), "*fp32" if self.spec.packed else "rows", x, ("BLOCK_M",)) for x in _VALUES),
                 Parameter("dk_ptr", "*T", "dk"),
                 Parameter("dv_ptr", "*T", "dv"),
-                Parameter("lse_ptr", "*fp32", "lse"),
-                Parameter("delta_ptr", "*fp32", "delta"),
                 *self._sizes(),
                 *self._given(self.by_key),
                 *self._skipped("k"),
@@ -327,7 +331,7 @@ class Faces:
         known = (*own, place, *where, "scale" if self.spec.scores else "units")
         inside = ("k_pos",) if by_query else ("row", "q_pos", "q_first")
         texts = [*texts, *(line.text for line in view.keep), *view.loads("step"), *view.loads("mask")]
-        blocks = ("BLOCK_N" if by_query else "BLOCK_M", "BLOCK_D", "BLOCK_DV", "PRECISION", "MASKED")
+        blocks = ("BLOCK_N" if by_query else "BLOCK_M", "BLOCK_D", "BLOCK_DV", "PRECISION")
         if self.spec.dropout:
             texts += ["rescale", view.kept] if name != "forward" else [view.kept]
         made = {line.split(" = ")[0] for site in ("step", "mask") for line in view.loads(site)}
@@ -341,6 +345,7 @@ class Faces:
         return found
 
 
+_VALUES = ("lse", "delta")  # of each query
 _CONSTANTS = {
     "D": "q.shape[-1]",
     "DV": "v.shape[-1]",

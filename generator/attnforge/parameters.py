@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
+_LOADED = ("tiles", "rows")
+
+
 @dataclass(frozen=True)
 class Parameter:
     """What a kernel takes, and the launcher's text for it."""
 
     name: str
-    type: str  # tiles, *T (pointer to elements as q has them), *fp32, *i32, *i1, i32, fp32, constexpr
+    type: str  # tiles, rows (values, one for each row), *T (pointer to elements as q has them), *fp32, *i32, *i1, i32, fp32, constexpr
     given: str
-    block: tuple[str, str] = ("", "")  # rows and columns of tiles
+    block: tuple[str, ...] = ()  # rows and columns of tiles; of rows, how many
     own: bool = False  # a whole number that each call gives anew, beside floats and tensors
 
     @property
@@ -37,12 +40,12 @@ class Kernel:
     @property
     def tiled(self) -> tuple[Parameter, ...]:
         """The tensors that it reads tile by tile."""
-        return tuple(p for p in self.parts if p.type == "tiles")
+        return tuple(p for p in self.parts if p.type in _LOADED)
 
     @property
     def given(self) -> tuple[Parameter, ...]:
         """What each call gives anew besides."""
-        return tuple(p for p in self.parts if p.type != "tiles" and not p.shaped)
+        return tuple(p for p in self.parts if p.type not in _LOADED and not p.shaped)
 
     @property
     def shaped(self) -> tuple[Parameter, ...]:

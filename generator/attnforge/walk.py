@@ -34,6 +34,11 @@ class Walk:
     left: bool  # whether mixed tiles may stand before the full ones
     shifted: bool  # whether the ends read `shift`, the position of row 0
 
+    @property
+    def count(self) -> str:
+        """How many rows there are to visit."""
+        return "k_len" if self.block == "BLOCK_N" else "q_len"
+
 
 def mask(spec: Spec) -> Node | None:
     """All masks of a spec as one."""

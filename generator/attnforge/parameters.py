@@ -14,6 +14,7 @@ class Parameter:
     given: str
     block: tuple[str, str] = ("", "")  # rows and columns of tiles
     own: bool = False  # a whole number that each call gives anew, beside floats and tensors
+    written: bool = False  # a tensor that the kernel makes
 
     @property
     def shaped(self) -> bool:
@@ -53,6 +54,11 @@ class Kernel:
     def parameters(self) -> tuple[Parameter, ...]:
         """All of them in order: a launch that knows its shapes already fills in the first ones alone."""
         return (*self.tiled, *self.given, *self.shaped)
+
+    @property
+    def written(self) -> frozenset[str]:
+        """The tensors that it makes, or adds to."""
+        return frozenset(p.name for p in self.parts if p.written)
 
     @property
     def varying(self) -> tuple[str, ...]:

@@ -10,7 +10,8 @@ import importlib
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,18 +76,19 @@ def run(path: Path, loaded: Spec, package: emit.Package, sizes: Sizes, ncu: str,
     return Profile(loaded.name, fitting, tuple(joined(readings, known, names)))
 
 
-def joined(readings: Iterable[Reading], least: Iterable[Least], names: Sequence[str]) -> Iterator[Launch]:
+def joined(readings: Sequence[Reading], least: Sequence[Least], names: Sequence[str]) -> Iterator[Launch]:
     """Each launch of the package's own kernels beside its least; the others as one."""
     known = {name: [one for one in least if one.kernel == name] for name in names}
-    seen = dict.fromkeys(names, 0)
-    others = []
+    counts = Counter(reading.kernel for reading in readings)
+    seen: Counter[str] = Counter()
     for reading in readings:
-        if reading.kernel not in known:
-            others.append(reading)
-            continue
-        i, its = seen[reading.kernel], known[reading.kernel]
-        seen[reading.kernel] += 1
-        yield Launch(reading.kernel + (f" {i + 1}" if i else ""), reading, its[i] if i < len(its) else None)
+        if (its := known.get(reading.kernel)) is not None:
+            i = seen[reading.kernel]
+            seen[reading.kernel] += 1
+            # of another number of launches, nobody knows which is which
+            fits = len(its) == counts[reading.kernel]
+            yield Launch(reading.kernel + (f" {i + 1}" if i else ""), reading, its[i] if fits else None)
+    others = [reading for reading in readings if reading.kernel not in known]
     if others:
         seconds, read, written, l2 = (
             sum(x for x in column if x is not None)

@@ -227,6 +227,10 @@ def test_launches_are_told_beside_their_least() -> None:
     assert rows["forward"] == ["1.250", "100.0", "60.0", "20.0", "20.0", "1.50", "2000", "12", "62", "12", "168",
                                "long scoreboard 50 %"]  # fmt: skip
     assert rows["rotate"] == [""] * 12
+    widest = dataclasses.replace(own, name="backward_dkv", reading=dataclasses.replace(
+        reading, seconds=0.2, read=9e9, written=9e9, l2=9e11, stalls={"math_pipe_throttle": 0.5}
+    ))  # fmt: skip
+    assert shown(dataclasses.replace(found, launches=(widest,)))["backward_dkv"][-1] == "math pipe throttle 50 %"
     assert profile.meanings(found) == ["long scoreboard: waits for global memory"]
 
 

@@ -179,10 +179,21 @@ def _bytes(tensors: Mapping[str, Any]) -> int:
 
 # -- what is told ------------------------------------------------------------------------------------------------
 
-_COLUMNS = (
-    "kernel", "ms", "MiB read", "least", "MiB written", "least", "x", "MiB in L2", "warps %", "matrix %", "conflicts %",
-    "registers", "top stall",
-)  # fmt: skip
+COLUMNS = {
+    "kernel": "its name, with a number from its second launch on",
+    "ms": "duration",
+    "MiB in": "read from device memory",
+    "least in": "what its tensors hold, each counted once",
+    "MiB out": "written to device memory",
+    "least out": "what the tensors that it makes hold",
+    "x": "bytes moved by the least",
+    "L2 MiB": "bytes that passed through the L2 cache",
+    "warps %": "warps at work, of those that multiprocessors have room for: the achieved occupancy",
+    "matrix %": "cycles in which the pipe of matrix products (tensor cores) was busy, of those in which there was work",
+    "banks %": "passes over shared memory that bank conflicts cost, of all",
+    "regs": "registers of a thread",
+    "top stall": "what a warp waits for most, and the share of its time",
+}
 
 
 def table(profile: Profile) -> Any:
@@ -194,8 +205,8 @@ def table(profile: Profile) -> Any:
     made = Table(
         title=f"{profile.variant}: batch {s.batch}, length {s.k_len}, heads {heads}, head size {dims}, {s.dtype}"
     )
-    for column in _COLUMNS:
-        made.add_column(column, justify="left" if column in ("kernel", "top stall") else "right")
+    for column in COLUMNS:
+        made.add_column(column, justify="left" if column in ("kernel", "top stall") else "right", no_wrap=True)
     for one in profile.launches:
         r, least = one.reading, one.least
         mib = (r.read, least.read if least else None, r.written, least.written if least else None)

@@ -90,7 +90,7 @@ def program(given: str | None) -> str:
 def measured(ncu: str, command: Sequence[str]) -> list[Reading]:
     """What is counted while a command has the profiler on."""
     wanted = {name: list(names) for name, names in _COUNTERS.items()} | {r: [n] for r, n in _STALLED.items()}
-    # no commas but those of columns
+    # some languages write a comma where others write a point
     env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"} | {"LC_ALL": "C"}
     while True:
         asked = {names[0]: name for name, names in wanted.items() if names}

@@ -26,7 +26,7 @@ LAYERS = [
     {"leaves", "binding", "walk", "skips", "parameters", "faces", "plan", "draws", "oracle", "flex"},
     {"render", "format"},
     {"emit"},
-    {"starter", "suite", "compile", "tuning", "bench", "profile"}
+    {"starter", "suite", "compile", "tuning", "bench", "profile", "counters"}
     | {
         "traits",
         "calls",

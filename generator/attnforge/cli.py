@@ -271,6 +271,43 @@ def bench(
 
 
 @main.command()
+@click.argument("spec")
+@click.option("--head-dim", default="128", show_default=True, metavar="D,...", help="Head sizes; 192:128 for v apart.")
+@click.option("--length", default="4096", show_default=True, metavar="T", help="Queries and keys of a sequence.")
+@click.option("--tokens", default=16384, show_default=True, type=click.IntRange(1), help="Keys of a batch.")
+@_HEADS
+@_DTYPE
+@click.option("--forward", "forward", is_flag=True, help="Leave the backward pass out.")
+@click.option("--json", "json_", metavar="FILE", type=_PATH, help="Write the counts there.")
+@click.option("--ncu", metavar="FILE", help="Nsight Compute's command line, if not on the PATH.")
+def profile(
+    spec: str, head_dim: str, length: str, tokens: int, heads: str | None, dtype: str, forward: bool,
+    json_: Path | None, ncu: str | None,
+) -> None:  # fmt: skip
+    """Count what each kernel moves and waits for on this GPU; needs Nsight Compute."""
+    from rich.console import Console
+
+    from . import bench as timing
+    from . import counters
+    from . import profile as profiling
+
+    sizes = timing.sizes(length, None, tokens, head_dim, heads, dtype)
+    loaded = given.load([spec])
+    ((path, found),) = loaded.items()
+    (package,) = given.packages(loaded)
+    machine, tool = timing.Machine.here(), counters.program(ncu)
+    console, profiles = Console(width=None if sys.stdout.isatty() else 150), []
+    click.echo(f"{machine.device}, torch {machine.torch}, triton {machine.triton}")
+    for one in sizes:
+        profiles.append(profiling.run(path, found, package, one, tool, backward=not forward))
+        console.print(profiling.table(profiles[-1]))
+        for line in profiling.meanings(profiles[-1]):
+            click.echo(line)
+        if json_:
+            json_.write_text(profiling.document(machine, profiles), encoding="utf-8", newline="\n")
+
+
+@main.command()
 @click.argument("specs", metavar="SPEC...", nargs=-1, required=True)
 @click.option(
     "--head-dim", default="64,128", show_default=True, metavar="D,...", help="Head sizes; 192:128 for v apart."

@@ -54,8 +54,8 @@ class Faces:
             "forward",
             (
                 *self._operands("q_desc", "k_desc", "v_desc"),
-                Parameter("out_ptr", "*T", "out"),
-                Parameter("lse_ptr", "*fp32", "lse"),
+                Parameter("out_ptr", "*T", "out", written=True),
+                Parameter("lse_ptr", "*fp32", "lse", written=True),
                 *self._sizes(),
                 *self._given(self.by_query),
                 *self._skipped("q"),
@@ -86,13 +86,13 @@ class Faces:
             (
                 *self._operands("q_desc", "k_desc", "v_desc", "dout_desc"),
                 *(Parameter(self.values(x), "*fp32" if self.spec.packed else "rows", x, ("BLOCK_M",)) for x in _VALUES),
-                Parameter("dk_ptr", "*T", "dk"),
-                Parameter("dv_ptr", "*T", "dv"),
+                Parameter("dk_ptr", "*T", "dk", written=True),
+                Parameter("dv_ptr", "*T", "dv", written=True),
                 *self._sizes(),
                 *self._given(self.by_key),
                 *self._skipped("k"),
                 *self._dropped(),
-                *(Parameter(f"{s.name}_ptr", "*fp32", s.name) for s in self.by_key.learned),
+                *(Parameter(f"{s.name}_ptr", "*fp32", s.name, written=True) for s in self.by_key.learned),
                 *self._constants("GROUP", "D", "DV", "BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "PRECISION"),
             ),
             self._step("backward_dkv", self.by_key, names, self._backward_texts(self.by_key)),
@@ -106,15 +106,15 @@ class Faces:
             "backward_dq",
             (
                 *self._operands("q_desc", "k_desc", "v_desc", "out_desc", "dout_desc"),
-                Parameter("dq_ptr", "*T", "dq"),
+                Parameter("dq_ptr", "*T", "dq", written=True),
                 Parameter("lse_ptr", "*fp32", "lse"),
                 Parameter("dlse_ptr", "*fp32", "dlse"),
-                Parameter("delta_ptr", "*fp32", "delta"),
+                Parameter("delta_ptr", "*fp32", "delta", written=True),
                 *self._sizes(),
                 *self._given(self.by_query),
                 *self._skipped("q"),
                 *self._dropped(),
-                *(Parameter(f"{s.name}_ptr", "*fp32", s.name) for s in self.by_query.learned),
+                *(Parameter(f"{s.name}_ptr", "*fp32", s.name, written=True) for s in self.by_query.learned),
                 *self._constants("GROUP", "D", "BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "PRECISION"),
             ),
             self._step("backward_dq", self.by_query, names, self._backward_texts(self.by_query)),
@@ -128,7 +128,7 @@ class Faces:
             axes = ("token", "head", "column") if self.spec.packed else ("batch", "token", "head", "column")
             sides += [Parameter(f"{x}_ptr", "*T", x)]
             sides += [Parameter(f"{x}_stride_{axis}", "i32", f"{x}.stride({i})") for i, axis in enumerate(axes)]
-            sides += [Parameter(f"{x}_turned_ptr", "*T", f"{x}_turned")]
+            sides += [Parameter(f"{x}_turned_ptr", "*T", f"{x}_turned", written=True)]
             sides += [
                 Parameter(f"{x}_turned_stride_{axis}", "i32", f"{x}_turned.stride({i})")
                 for i, axis in enumerate(axes[:-1])
@@ -179,7 +179,7 @@ class Faces:
             (
                 Parameter("x_ptr", "*fp32", "x"),
                 *(Parameter(f"x_stride_{axis}", "i32", f"x.stride({i})") for i, axis in enumerate(outer)),
-                Parameter("sums_ptr", "*fp32", "sums"),
+                Parameter("sums_ptr", "*fp32", "sums", written=True),
                 *lengths,
                 Parameter("heads", "i32", "x.shape[-2]"),
                 Parameter("REVERSE", "constexpr", "reverse"),
@@ -203,7 +203,7 @@ class Faces:
             f"backward_{given.name}",
             (
                 *self._operands("q_desc", "k_desc", "v_desc", "dout_desc"),
-                Parameter(f"d{given.name}_ptr", "*fp32", f"{leaf.name}_sum"),
+                Parameter(f"d{given.name}_ptr", "*fp32", f"{leaf.name}_sum", written=True),
                 Parameter("lse_ptr", "*fp32", "lse"),
                 Parameter("delta_ptr", "*fp32", "delta"),
                 *self._sizes(),
@@ -270,14 +270,14 @@ class Faces:
     @cached_property
     def bounds(self) -> Kernel | None:
         """The extremes, for each tile, of what masks read along queries and along keys."""
-        notes = tuple(self._notes())
+        notes = tuple(self._notes(written=True))
         return Kernel("bounds", (*notes, *self._told())) if notes else None
 
     @cached_property
     def ranges(self) -> tuple[Kernel, ...]:
         """The tiles that each tile of queries, and each of keys, needs."""
         sides = [skips for side in SIDES if (skips := Skips(self.spec, side)).any and skips.ranged]
-        ptr = {x.ranges: Parameter(f"{x.ranges}_ptr", "*i32", x.ranges) for x in sides}
+        ptr = {x.ranges: Parameter(f"{x.ranges}_ptr", "*i32", x.ranges, written=True) for x in sides}
         return tuple(Kernel(x.ranges, (ptr[x.ranges], *self._notes(), *self._told())) for x in sides)
 
     def _told(self) -> Iterable[Parameter]:
@@ -289,12 +289,12 @@ class Faces:
             yield from self._constants("GROUP")
         yield from self._constants("BLOCK_M", "BLOCK_N")
 
-    def _notes(self) -> Iterable[Parameter]:
+    def _notes(self, *, written: bool = False) -> Iterable[Parameter]:
         """Where the extremes of tiles stand."""
         skips = Skips(self.spec, "q")
         sides = [side for side in SIDES if skips.noted(side)]
         for side in sides:
-            yield Parameter(f"{side}_bounds_ptr", "*i32", f"{side}_bounds")
+            yield Parameter(f"{side}_bounds_ptr", "*i32", f"{side}_bounds", written=written)
         for side in SIDES if sides else ():
             yield Parameter(f"{side}_tiles", "i32", f"{side}_tiles")
 

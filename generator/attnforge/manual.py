@@ -16,9 +16,11 @@ import click
 
 from . import (
     cli,
+    counters,
     explain,
     markdown,
     notation,
+    profile,
     render,
     resources,
     schema,
@@ -92,6 +94,10 @@ def reference(loaded: Mapping[str, Spec]) -> str:
             "kinds": {kind: [term for term, its in shown if its == kind] for kind in ("mask", "score")},
             "commands": [_command(name, command) for name, command in cli.main.commands.items()],
             "peers": markdown.table(("peer", "needs installed", "takes"), _peers()),
+            "counts": markdown.table(
+                ("column", "tells"), ((f"`{column}`", x) for column, x in profile.COLUMNS.items())
+            ),
+            "stalls": markdown.table(("top stall", "the warp"), _stalls()),
             "codes": markdown.table(("exit code", "meaning"), ((str(c), m) for c, m in cli.EXIT_CODES.items())),
         }
     )
@@ -263,6 +269,11 @@ def _command(name: str, command: click.Command) -> Command:
         else:
             usage.append(_metavar(param))
     return Command(" ".join(usage), command.help or "", markdown.table(("option", "does"), rows) if rows else "")
+
+
+def _stalls() -> Iterator[tuple[str, ...]]:
+    for reason, meaning in counters.STALLS.items():
+        yield reason.replace("_", " "), meaning
 
 
 def _metavar(param: click.Parameter) -> str:

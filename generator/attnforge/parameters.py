@@ -17,6 +17,7 @@ class Parameter:
     given: str
     block: tuple[str, ...] = ()  # rows and columns of tiles; of rows, how many
     own: bool = False  # a whole number that each call gives anew, beside floats and tensors
+    written: bool = False  # a tensor that the kernel makes
 
     @property
     def shaped(self) -> bool:
@@ -56,6 +57,11 @@ class Kernel:
     def parameters(self) -> tuple[Parameter, ...]:
         """All of them in order: a launch that knows its shapes already fills in the first ones alone."""
         return (*self.tiled, *self.given, *self.shaped)
+
+    @property
+    def written(self) -> frozenset[str]:
+        """The tensors that it makes, or adds to."""
+        return frozenset(p.name for p in self.parts if p.written)
 
     @property
     def varying(self) -> tuple[str, ...]:

@@ -37,19 +37,27 @@ class Faces:
         """What kernels call the key head."""
         return "kv_h" if self.spec.grouped else "h"
 
-    @cached_property
+    @property
     def forward(self) -> Kernel:
+        """The forward pass."""
+        return self._by_heads if self.spec.algorithm.whole_head else self._by_queries
+
+    @cached_property
+    def _by_queries(self) -> Kernel:
         """One tile of queries, over the keys that it sees."""
+        strided = self.spec.algorithm.strided_keys
+        keys = ("k_base", "k_stride_row", "D") if strided else ("k_desc",)
         step = self._step(
             "forward",
             self.by_query,
-            ("acc", "m", "l", "q_tile", "k_desc", "v_desc"),
+            ("acc", "m", "l", "q_tile", *keys, "v_desc"),
             [line.text for line in self.by_query.score],
         )
         return Kernel(
             "forward",
             (
-                *self._operands("q_desc", "k_desc", "v_desc"),
+                *self._operands(*(("q_desc", "v_desc") if strided else ("q_desc", "k_desc", "v_desc"))),
+                *(self._strided_keys() if strided else ()),
                 Parameter("out_ptr", "*T", "out"),
                 Parameter("lse_ptr", "*fp32", "lse"),
                 *self._sizes(),
@@ -57,9 +65,28 @@ class Faces:
                 *self._skipped("q"),
                 *self._sunk(),
                 *self._dropped(),
-                *self._constants("GROUP", "DV", "BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "PRECISION"),
+                *self._constants(*(("GROUP", "D", "DV") if strided else ("GROUP", "DV")), *_TILED),
             ),
             step,
+        )
+
+    @cached_property
+    def _by_heads(self) -> Kernel:
+        """One head, a tile of keys after the other, each over the queries that see it."""
+        names = ("k_tile", "v_tile", "q_desc", "acc_base", "m_base", "l_base", "DV")
+        return Kernel(
+            "forward",
+            (
+                *self._operands("q_desc", "k_desc", "v_desc"),
+                *(Parameter(f"{name}_ptr", "*fp32", name) for name in ("acc", "m", "l")),
+                Parameter("out_ptr", "*T", "out"),
+                Parameter("lse_ptr", "*fp32", "lse"),
+                *self._sizes(),
+                *self._given(self.by_key),
+                *self._dropped(),
+                *self._constants("GROUP", "DV", *_TILED),
+            ),
+            self._step("forward", self.by_key, names, [line.text for line in self.by_key.score]),
         )
 
     @cached_property
@@ -89,7 +116,7 @@ class Faces:
                 *self._skipped("k"),
                 *self._dropped(),
                 *(Parameter(f"{s.name}_ptr", "*fp32", s.name) for s in self.by_key.learned),
-                *self._constants("GROUP", "D", "DV", "BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "PRECISION"),
+                *self._constants("GROUP", "D", "DV", *_TILED),
             ),
             self._step("backward_dkv", self.by_key, names, self._backward_texts(self.by_key)),
         )
@@ -111,7 +138,7 @@ class Faces:
                 *self._skipped("q"),
                 *self._dropped(),
                 *(Parameter(f"{s.name}_ptr", "*fp32", s.name) for s in self.by_query.learned),
-                *self._constants("GROUP", "D", "BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "PRECISION"),
+                *self._constants("GROUP", "D", *_TILED),
             ),
             self._step("backward_dq", self.by_query, names, self._backward_texts(self.by_query)),
         )
@@ -155,7 +182,7 @@ class Faces:
                 *tables,
                 *self._sizes(scale=False),
                 Parameter("Hkv", "i32", "k.shape[-2]"),
-                Parameter("sign", "fp32", "sign"),
+                *((Parameter("sign", "fp32", "sign"),) if self.spec.algorithm.backward else ()),
                 *constants,
                 *rest,
             ),
@@ -178,7 +205,7 @@ class Faces:
                 Parameter("sums_ptr", "*fp32", "sums"),
                 *lengths,
                 Parameter("heads", "i32", "x.shape[-2]"),
-                Parameter("REVERSE", "constexpr", "reverse"),
+                *((Parameter("REVERSE", "constexpr", "reverse"),) if self.spec.algorithm.backward else ()),
                 Parameter("BLOCK", "constexpr", "block"),
             ),
         )
@@ -190,7 +217,7 @@ class Faces:
         return tuple(self._pair(leaf) for leaf in leaves)
 
     def _pair(self, leaf: Leaf) -> Pair:
-        view, given = View(self.spec, "q", leaf), leaf.input
+        view, given = View(self.spec, "q", pair=leaf), leaf.input
         places = {kind: i for i, kind in enumerate(given.kinds)}
         batch = f"{given.name}.shape[{places['batch']}]" if "batch" in places else "1"
         head = next((i for kind, i in places.items() if kind in ("head", "kv_head")), None)
@@ -208,7 +235,7 @@ class Faces:
                 Parameter("own_heads", "i32", heads),
                 *self._given(view),
                 *self._dropped(),
-                *self._constants("GROUP", "BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "PRECISION"),
+                *self._constants("GROUP", *_TILED),
             ),
         )
         return Pair(leaf, view, kernel, batch, heads)
@@ -216,7 +243,7 @@ class Faces:
     @property
     def kernels(self) -> tuple[Kernel, ...]:
         """All kernels of the package."""
-        found = (self.forward, self.dkv, self.dq)
+        found = (self.forward, self.dkv, self.dq) if self.spec.algorithm.backward else (self.forward,)
         return (
             ((self.bounds,) if self.bounds else ())
             + self.ranges
@@ -234,6 +261,12 @@ class Faces:
         for name in names:
             x = name.removesuffix("_desc")
             yield Parameter(name, "tiles", x, (rows.get(x, "BLOCK_M"), columns.get(x, "BLOCK_DV")))
+
+    def _strided_keys(self) -> Iterable[Parameter]:
+        """Where keys stand; strides count 16 bytes, so that the compiler sees that it may load as many at once."""
+        yield Parameter("k_ptr", "*T", "k")
+        for axis, place in (("row", 0), ("head", 1)) if self.spec.packed else (("batch", 0), ("row", 1), ("head", 2)):
+            yield Parameter(f"k_stride_{axis}", "i32", f"_steps(k, {place})")
 
     def _sizes(self, *, scale: bool = True) -> Iterable[Parameter]:
         if self.spec.packed:
@@ -272,7 +305,8 @@ class Faces:
     @cached_property
     def ranges(self) -> tuple[Kernel, ...]:
         """The tiles that each tile of queries, and each of keys, needs."""
-        sides = [skips for side in SIDES if (skips := Skips(self.spec, side)).any and skips.ranged]
+        both = (Skips(self.spec, side) for side in SIDES)
+        sides = [skips for skips in both if skips.any and skips.ranged and skips.walked]
         ptr = {x.ranges: Parameter(f"{x.ranges}_ptr", "*i32", x.ranges) for x in sides}
         return tuple(Kernel(x.ranges, (ptr[x.ranges], *self._notes(), *self._told())) for x in sides)
 
@@ -341,6 +375,7 @@ class Faces:
         return found
 
 
+_TILED = ("BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "PRECISION")
 _CONSTANTS = {
     "D": "q.shape[-1]",
     "DV": "v.shape[-1]",

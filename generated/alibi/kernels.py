@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  07f56a6080b4cde6
-#   text hash     636453e77f50355c
+#   content hash  dbf588c075c08ca5
+#   text hash     9129760f54e6c727
 #   render with   attnforge render specs/alibi.yaml
 """The kernels: Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  07f56a6080b4cde6
-#   text hash     bf21c57f9f0e0774
+#   content hash  dbf588c075c08ca5
+#   text hash     404a4bda0969e59e
 #   render with   attnforge render specs/alibi.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  07f56a6080b4cde6
-#   text hash     5a09adb3bb108e93
+#   content hash  dbf588c075c08ca5
+#   text hash     77ab70c62ce0f1d5
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  34d698ad941cc09f
-#   text hash     413b01414a8180ed
+#   content hash  fa0364fc0db415d3
+#   text hash     63b0194c8ca376d0
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  34d698ad941cc09f
-#   text hash     f0e07db8b1255278
+#   content hash  fa0364fc0db415d3
+#   text hash     8d066106ba339049
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  665eddaecf567a8e
-#   text hash     648973cebfe1f49c
+#   content hash  954f3fcf650d9772
+#   text hash     c08d0f973d4874b4
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

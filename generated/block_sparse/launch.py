@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  665eddaecf567a8e
-#   text hash     cca57eede5d757dc
+#   content hash  954f3fcf650d9772
+#   text hash     9df5a6749183bdd9
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  df7a69cf3ae5f889
-#   text hash     8bfdc4e5c9b77155
+#   content hash  0b15247870e5f5b4
+#   text hash     08e2fe0b7cb5fc40
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  df7a69cf3ae5f889
-#   text hash     f8683772f8de1f58
+#   content hash  0b15247870e5f5b4
+#   text hash     4ad0cba8979bd03c
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

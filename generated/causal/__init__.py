@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  69e479d415cda31b
-#   text hash     113596d5f27ade3f
+#   content hash  d8363ff2816ce391
+#   text hash     651d3c4f66105788
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

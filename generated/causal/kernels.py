@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  69e479d415cda31b
-#   text hash     34cb65d1eda3549b
+#   content hash  d8363ff2816ce391
+#   text hash     ec6402276bd1d96c
 #   render with   attnforge render specs/causal.yaml
 """The kernels: Causal attention with grouped heads.
 

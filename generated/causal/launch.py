@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  69e479d415cda31b
-#   text hash     a306a4984969937e
+#   content hash  d8363ff2816ce391
+#   text hash     d6ddfdb307e8c813
 #   render with   attnforge render specs/causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

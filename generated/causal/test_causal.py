@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  69e479d415cda31b
-#   text hash     a63e57c2dd9dfe21
+#   content hash  d8363ff2816ce391
+#   text hash     d2188fc532033d6d
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  270ea59672a5f16d
-#   text hash     90d823348a94083c
+#   content hash  5026878353251329
+#   text hash     fcee45e2061145d8
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1316d54de738a7c1
-#   text hash     5b0ea35d408a5683
+#   content hash  062baa7fa3415dca
+#   text hash     83dc7f5876be9781
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1316d54de738a7c1
-#   text hash     4975f554a00c94d9
+#   content hash  062baa7fa3415dca
+#   text hash     5b7187bbed37dba3
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

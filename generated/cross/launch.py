@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1316d54de738a7c1
-#   text hash     be8757324ed57c41
+#   content hash  062baa7fa3415dca
+#   text hash     ecf161bca7bf58f4
 #   render with   attnforge render specs/cross.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

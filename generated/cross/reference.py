@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1316d54de738a7c1
-#   text hash     45ab6b0f8c785201
+#   content hash  062baa7fa3415dca
+#   text hash     88b3aa5d5e969ff2
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1316d54de738a7c1
-#   text hash     f73b065fb39d8165
+#   content hash  062baa7fa3415dca
+#   text hash     8acf4cbdb2286c4f
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a4e8896fe4e6fb57
-#   text hash     fd0aa5317780ead0
+#   content hash  4fef201f7add53e6
+#   text hash     3133fe0473332396
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a4e8896fe4e6fb57
-#   text hash     5a43dae58c4f0fa3
+#   content hash  4fef201f7add53e6
+#   text hash     a387ab00d18b3949
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernels: Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a4e8896fe4e6fb57
-#   text hash     4e3f16fdcf5e67f4
+#   content hash  4fef201f7add53e6
+#   text hash     f27617ae650010a4
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

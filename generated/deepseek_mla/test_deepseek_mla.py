@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a4e8896fe4e6fb57
-#   text hash     af08ee746f6bed6b
+#   content hash  4fef201f7add53e6
+#   text hash     6ca3dc9b8b442a9a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  af2a06ad92e17d14
-#   text hash     2d7e837bcf7d3d4a
+#   content hash  182db62a9f8b982f
+#   text hash     47859fe6d1efad4a
 #   render with   attnforge render specs/differential.yaml
 """The kernels: One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  af2a06ad92e17d14
-#   text hash     423475beb564cd13
+#   content hash  182db62a9f8b982f
+#   text hash     4fa88dd6c27d6b69
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

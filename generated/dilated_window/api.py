@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  be2ac3505d004fad
-#   text hash     7ad0fd971c2f40f0
+#   content hash  6dabf39b8f7c1f21
+#   text hash     7ea6560b851a7304
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  be2ac3505d004fad
-#   text hash     565bb0db9243b525
+#   content hash  6dabf39b8f7c1f21
+#   text hash     b5b9cbf377f7651c
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernels: Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  be2ac3505d004fad
-#   text hash     7b9b50cec33ab861
+#   content hash  6dabf39b8f7c1f21
+#   text hash     0d915991c78bf661
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b3b0a1d06e36482c
-#   text hash     fa9fec96215ae2db
+#   content hash  32c1dae2d94cd3d6
+#   text hash     5932adff7056c289
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b3b0a1d06e36482c
-#   text hash     9d432a25cfa5675e
+#   content hash  32c1dae2d94cd3d6
+#   text hash     00eec74d3c4db888
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

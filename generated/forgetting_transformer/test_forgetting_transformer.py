@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b3b0a1d06e36482c
-#   text hash     139a864eebee7568
+#   content hash  32c1dae2d94cd3d6
+#   text hash     b648a4abc61460fb
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

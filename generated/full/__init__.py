@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4b0c51b73ee50c5e
-#   text hash     bd3abfb00f4a6eb2
+#   content hash  ebbb927dbf47e365
+#   text hash     038279053294188b
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

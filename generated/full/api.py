@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4b0c51b73ee50c5e
-#   text hash     c22445bf7369e4d5
+#   content hash  ebbb927dbf47e365
+#   text hash     d4d16be79302a75b
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

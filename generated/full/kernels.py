@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4b0c51b73ee50c5e
-#   text hash     a25954ee47d04e05
+#   content hash  ebbb927dbf47e365
+#   text hash     44d0c794601ee21d
 #   render with   attnforge render specs/full.yaml
 """The kernels: Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4b0c51b73ee50c5e
-#   text hash     0c4be4ddf2d5ef33
+#   content hash  ebbb927dbf47e365
+#   text hash     569f348c1001a5b4
 #   render with   attnforge render specs/full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

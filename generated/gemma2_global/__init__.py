@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  8b39cc4a4cbf40f7
-#   text hash     72e58dddb586e8c8
+#   content hash  b1e6c1753e27e4c1
+#   text hash     b40f67a8d7cb7b8d
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  8b39cc4a4cbf40f7
-#   text hash     2e169e62316bb86c
+#   content hash  b1e6c1753e27e4c1
+#   text hash     800aa61c0f010a10
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

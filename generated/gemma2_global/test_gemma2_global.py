@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  8b39cc4a4cbf40f7
-#   text hash     a37d9a74d7ccd257
+#   content hash  b1e6c1753e27e4c1
+#   text hash     33d7ad58517fbc2d
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  bec956ad33c59a7f
-#   text hash     b4d0eaa78ac81b00
+#   content hash  23b8361faee6a75c
+#   text hash     2764ba334f42ffe2
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernels: The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  bec956ad33c59a7f
-#   text hash     c9dc22a68925a8ce
+#   content hash  23b8361faee6a75c
+#   text hash     61edce43ca2d1cd8
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  bec956ad33c59a7f
-#   text hash     a1d57ce64f1bd6b2
+#   content hash  23b8361faee6a75c
+#   text hash     04edece005b2a1df
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

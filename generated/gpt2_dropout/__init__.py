@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  8285d30df9d197fc
-#   text hash     d5c10ecd2a1b83ce
+#   content hash  20c09161544d99fc
+#   text hash     32925c9cffd93296
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  8285d30df9d197fc
-#   text hash     b033c347175fb4f8
+#   content hash  20c09161544d99fc
+#   text hash     5dbe1129aec0cb14
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernels: Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  8285d30df9d197fc
-#   text hash     447628eca8539b2a
+#   content hash  20c09161544d99fc
+#   text hash     fdb55b76ed599945
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

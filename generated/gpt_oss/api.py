@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  03e40d3e1c7d6808
-#   text hash     a18aa5692e17f95b
+#   content hash  8fced812d0c06e5f
+#   text hash     42dd5ff2ec537f0a
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

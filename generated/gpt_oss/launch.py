@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  03e40d3e1c7d6808
-#   text hash     b7e2e74ac5dd32f7
+#   content hash  8fced812d0c06e5f
+#   text hash     ef4cb8a8c2a1fd15
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  03e40d3e1c7d6808
-#   text hash     45f1b50db7c596ee
+#   content hash  8fced812d0c06e5f
+#   text hash     e791efa8965df04e
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  eb5812ce4a3e5f2d
-#   text hash     d978aefb9c13a7b3
+#   content hash  a05429dc582e3511
+#   text hash     ccaa4dbb6ed80a94
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  eb5812ce4a3e5f2d
-#   text hash     fe2e523327a77466
+#   content hash  a05429dc582e3511
+#   text hash     92aa8ffafe6c98b9
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  eb5812ce4a3e5f2d
-#   text hash     995974ef8634561d
+#   content hash  a05429dc582e3511
+#   text hash     7be6da035d64391a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  eb5812ce4a3e5f2d
-#   text hash     a1cb8e8d3d62c9fd
+#   content hash  a05429dc582e3511
+#   text hash     f28b639a78e1d97b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

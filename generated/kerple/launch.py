@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4c731a11f81c05b6
-#   text hash     1bd67f04fb5c54be
+#   content hash  e28248417d58f373
+#   text hash     1ca6d83d2d42caaf
 #   render with   attnforge render specs/kerple.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4c731a11f81c05b6
-#   text hash     de8ac604f9824d88
+#   content hash  e28248417d58f373
+#   text hash     6d4b42191a2228c5
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5af5a5e5eaf1f1d4
-#   text hash     c5029579a977a1ce
+#   content hash  488d17cdbca47d72
+#   text hash     8a056ada6063447a
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

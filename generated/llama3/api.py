@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5af5a5e5eaf1f1d4
-#   text hash     27f17f408f816ea7
+#   content hash  488d17cdbca47d72
+#   text hash     626a7d20c6370550
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5af5a5e5eaf1f1d4
-#   text hash     a5d8bb5ecb444c33
+#   content hash  488d17cdbca47d72
+#   text hash     a07cdb2dbb045016
 #   render with   attnforge render specs/llama3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

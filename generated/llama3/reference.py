@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5af5a5e5eaf1f1d4
-#   text hash     a7dcc45818c8a103
+#   content hash  488d17cdbca47d72
+#   text hash     afb5942d7a71e9eb
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  93d044f87ce76b40
-#   text hash     0aeada906a9c095b
+#   content hash  407814b168e52db4
+#   text hash     07b53df0c9ef9e99
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

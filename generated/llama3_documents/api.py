@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  93d044f87ce76b40
-#   text hash     d544d7574bc15e34
+#   content hash  407814b168e52db4
+#   text hash     8d67b8de29e8ae8f
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  93d044f87ce76b40
-#   text hash     74f4e4c7d628f275
+#   content hash  407814b168e52db4
+#   text hash     a17e1cc0babdf392
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

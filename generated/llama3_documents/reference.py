@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  93d044f87ce76b40
-#   text hash     e70c7985d1c38a81
+#   content hash  407814b168e52db4
+#   text hash     c2e1e63517f04bc6
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

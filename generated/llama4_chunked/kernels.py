@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  cb5d7517303e7903
-#   text hash     9b90da11973b4bd4
+#   content hash  371b33b4fe8122c5
+#   text hash     18cf856a5d7f7f0d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernels: Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  cb5d7517303e7903
-#   text hash     1118bc014bdf89b5
+#   content hash  371b33b4fe8122c5
+#   text hash     68650fbacec82b18
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  fe2acbfe3fe385bb
-#   text hash     87c1e13d8f330c30
+#   content hash  fa8c42274f83f43b
+#   text hash     6c907f01a0529705
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

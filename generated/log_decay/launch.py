@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  fe2acbfe3fe385bb
-#   text hash     de85f5f743aaabe6
+#   content hash  fa8c42274f83f43b
+#   text hash     e626d599d2c0c2a4
 #   render with   attnforge render specs/log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

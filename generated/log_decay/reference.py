@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  fe2acbfe3fe385bb
-#   text hash     90c2203ed9121fad
+#   content hash  fa8c42274f83f43b
+#   text hash     5b4cb068454014dc
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  fe2acbfe3fe385bb
-#   text hash     28d9c45037ff97a2
+#   content hash  fa8c42274f83f43b
+#   text hash     7c721beae10ecb8a
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

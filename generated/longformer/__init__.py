@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a6b97178888cae2d
-#   text hash     0872fffd75f769ca
+#   content hash  9e82fcd89390e5c8
+#   text hash     4071377e6cfca23e
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a6b97178888cae2d
-#   text hash     d0c1bc7edfaabf86
+#   content hash  9e82fcd89390e5c8
+#   text hash     229af33399f2bd7f
 #   render with   attnforge render specs/longformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

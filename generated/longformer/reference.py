@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a6b97178888cae2d
-#   text hash     cffbe7193d982852
+#   content hash  9e82fcd89390e5c8
+#   text hash     c69e5cf198b62362
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

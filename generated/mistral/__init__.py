@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0e9df28c777c965b
-#   text hash     900f8780a81a51c4
+#   content hash  4b3523ecdba48d2e
+#   text hash     21ff009de2f21b31
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0e9df28c777c965b
-#   text hash     234d376dba48b1b1
+#   content hash  4b3523ecdba48d2e
+#   text hash     de0a26515a3bdedb
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0e9df28c777c965b
-#   text hash     8e3a8873db701a5c
+#   content hash  4b3523ecdba48d2e
+#   text hash     20023ffa650de9a0
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

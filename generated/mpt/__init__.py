@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b60f71c52328a0a4
-#   text hash     ac60a09cd6b52d40
+#   content hash  4ed739b9bec0f8e0
+#   text hash     055a3022b2f6288e
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b60f71c52328a0a4
-#   text hash     c9b7d7700b9a9d24
+#   content hash  4ed739b9bec0f8e0
+#   text hash     877ab7b1b233a6a1
 #   render with   attnforge render specs/mpt.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

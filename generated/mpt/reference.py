@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b60f71c52328a0a4
-#   text hash     b8bbfac1040af3cc
+#   content hash  4ed739b9bec0f8e0
+#   text hash     e7c350057ca8256b
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a7f8daa127ae5cf8
-#   text hash     68ac3c6ecc7acd27
+#   content hash  4e46b70ca7a98287
+#   text hash     327e444f6bee7f0d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernels: Cells of an image of 32 columns see those at most 3 rows and columns away.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a7f8daa127ae5cf8
-#   text hash     ff7202b8c50b8cba
+#   content hash  4e46b70ca7a98287
+#   text hash     2a659ecb146e4809
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

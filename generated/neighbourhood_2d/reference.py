@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a7f8daa127ae5cf8
-#   text hash     fa4c40e81f7d0cc8
+#   content hash  4e46b70ca7a98287
+#   text hash     f32c6fb0b5edec90
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

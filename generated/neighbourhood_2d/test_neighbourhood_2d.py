@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a7f8daa127ae5cf8
-#   text hash     a09656296063c5ad
+#   content hash  4e46b70ca7a98287
+#   text hash     4c0423f38c0e4f17
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  261618dd3f0c143f
-#   text hash     8b54efeace7ff3b2
+#   content hash  2dcb36a095d57be8
+#   text hash     7611b24274cb6af4
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  261618dd3f0c143f
-#   text hash     b0b491593e971376
+#   content hash  2dcb36a095d57be8
+#   text hash     939aa1216c84852f
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4106bfd0b3b44520
-#   text hash     edd3411c5854a457
+#   content hash  49da2a5fca2799e7
+#   text hash     dd33ee0a2928e9d6
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4106bfd0b3b44520
-#   text hash     344dce1129290d8a
+#   content hash  49da2a5fca2799e7
+#   text hash     ed6680775fe2cca0
 #   render with   attnforge render specs/packed_full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

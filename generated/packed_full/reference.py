@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4106bfd0b3b44520
-#   text hash     38aff4da9df3e341
+#   content hash  49da2a5fca2799e7
+#   text hash     ca7257f627b91dc7
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2825110d5723780d
-#   text hash     d6f46f343180aa0e
+#   content hash  d338a4aef11fc969
+#   text hash     32fed5b9c5796ff6
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

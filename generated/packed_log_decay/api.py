@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2825110d5723780d
-#   text hash     dc5357fc7b01c026
+#   content hash  d338a4aef11fc969
+#   text hash     86d6b9b6e9f1a3f6
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d0ffb78e510d6ec3
-#   text hash     00bf26ff30b4abe5
+#   content hash  a643c5a171336dee
+#   text hash     6af475c448154529
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d0ffb78e510d6ec3
-#   text hash     f86e59e086753d53
+#   content hash  a643c5a171336dee
+#   text hash     7d22cf17efda37a2
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d0ffb78e510d6ec3
-#   text hash     eedcaf286e8da7fb
+#   content hash  a643c5a171336dee
+#   text hash     6cc514857b32f4f4
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d0ffb78e510d6ec3
-#   text hash     79bdd88617071538
+#   content hash  a643c5a171336dee
+#   text hash     f846fd18fbac4e02
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

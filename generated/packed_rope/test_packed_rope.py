@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d0ffb78e510d6ec3
-#   text hash     31efb6a7678c6056
+#   content hash  a643c5a171336dee
+#   text hash     70696e5bc45acca7
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d91fd1e50b23f452
-#   text hash     d4525c24b9c59940
+#   content hash  a1755a45d52a9624
+#   text hash     aaf5e09ee262da18
 #   render with   attnforge render specs/pair_bias.yaml
 """The kernels: Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d91fd1e50b23f452
-#   text hash     f5c11d3c96cb6f95
+#   content hash  a1755a45d52a9624
+#   text hash     66550a4368be7da0
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

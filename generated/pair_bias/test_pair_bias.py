@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d91fd1e50b23f452
-#   text hash     022c019ebd9213a2
+#   content hash  a1755a45d52a9624
+#   text hash     8fd13f8c1c05a19a
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

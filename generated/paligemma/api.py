@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ead163ad63ceb579
-#   text hash     ed43abdf141aae75
+#   content hash  5944b7e176f55f41
+#   text hash     068216ba32518ddd
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

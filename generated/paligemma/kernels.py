@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ead163ad63ceb579
-#   text hash     6f244f6a97147b14
+#   content hash  5944b7e176f55f41
+#   text hash     4bb418b058d89852
 #   render with   attnforge render specs/paligemma.yaml
 """The kernels: An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ead163ad63ceb579
-#   text hash     2008dac238be96de
+#   content hash  5944b7e176f55f41
+#   text hash     6f02767811f996d2
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ead163ad63ceb579
-#   text hash     b908a1329f3e8f33
+#   content hash  5944b7e176f55f41
+#   text hash     bb69cc4e6173b36c
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

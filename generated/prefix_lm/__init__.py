@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  abe996e47a59bee2
-#   text hash     b00a81f0ecf75142
+#   content hash  28315dd637ad1557
+#   text hash     c2df3c8b207b1592
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  abe996e47a59bee2
-#   text hash     0e8f24366e5ae410
+#   content hash  28315dd637ad1557
+#   text hash     b5fc81328cfec281
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  abe996e47a59bee2
-#   text hash     dfa5b5dda10ce81e
+#   content hash  28315dd637ad1557
+#   text hash     f64167cf5656544c
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernels: Causal attention with a prefix, of each sequence's own length, that every query sees.
 

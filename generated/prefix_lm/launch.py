@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  abe996e47a59bee2
-#   text hash     0020efee86002914
+#   content hash  28315dd637ad1557
+#   text hash     c573f77174d9aa1c
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

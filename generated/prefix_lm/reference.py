@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  abe996e47a59bee2
-#   text hash     4bb797a2ac8005c4
+#   content hash  28315dd637ad1557
+#   text hash     0b61765772274b31
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

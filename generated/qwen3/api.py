@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9c0481789ddb0632
-#   text hash     1e28f9105aaf4bfb
+#   content hash  f2efe42f9bfd393a
+#   text hash     9dfcb7b895277e90
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

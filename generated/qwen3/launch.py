@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9c0481789ddb0632
-#   text hash     e241d51ca1acaaf1
+#   content hash  f2efe42f9bfd393a
+#   text hash     dace6fe8cc76b49f
 #   render with   attnforge render specs/qwen3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

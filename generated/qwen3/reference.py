@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9c0481789ddb0632
-#   text hash     b80b766550b27481
+#   content hash  f2efe42f9bfd393a
+#   text hash     d3ad299d70938003
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

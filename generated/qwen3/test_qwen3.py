@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9c0481789ddb0632
-#   text hash     ae8dd58a3f756bf5
+#   content hash  f2efe42f9bfd393a
+#   text hash     298a2223127778c2
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

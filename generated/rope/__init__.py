@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e8a96378115d62d5
-#   text hash     783fc5fc8eb61211
+#   content hash  309eaac2e627a2ad
+#   text hash     853e9a63ed2756aa
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

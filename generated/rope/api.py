@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e8a96378115d62d5
-#   text hash     bf32f0b748d6c128
+#   content hash  309eaac2e627a2ad
+#   text hash     8a3c743ccbdb9f6e
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

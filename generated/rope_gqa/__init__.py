@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3e8558eed06aac45
-#   text hash     3a56ddf74912966d
+#   content hash  81a9e944b7b8e22b
+#   text hash     fd91953eeb8ce0eb
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

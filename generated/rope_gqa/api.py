@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3e8558eed06aac45
-#   text hash     3d4e031a0d4c3ffa
+#   content hash  81a9e944b7b8e22b
+#   text hash     96b2ca86eed18710
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3e8558eed06aac45
-#   text hash     46d9221b31250ebe
+#   content hash  81a9e944b7b8e22b
+#   text hash     9fdd965f4bae62b8
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  55855cec02c47471
-#   text hash     333dbe0d06ce0e4f
+#   content hash  e6f55f964b04616e
+#   text hash     1edef22efe60e49f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernels: Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  55855cec02c47471
-#   text hash     89471a2861b1eeb8
+#   content hash  e6f55f964b04616e
+#   text hash     4b8d72658bf6d2b1
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  55855cec02c47471
-#   text hash     a379aaa1dec2184c
+#   content hash  e6f55f964b04616e
+#   text hash     6de63da0e8b0f570
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

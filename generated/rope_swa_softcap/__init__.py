@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  3f342dfad496a99a
-#   text hash     24c231af644c24dd
+#   content hash  157b2c42fbb8af7f
+#   text hash     f7bb50038866f1d6
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  3f342dfad496a99a
-#   text hash     eb8d5598fcc83635
+#   content hash  157b2c42fbb8af7f
+#   text hash     d6c5b9383db1e095
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernels: Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

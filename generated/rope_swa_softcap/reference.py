@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  3f342dfad496a99a
-#   text hash     c92f0b6761e9859e
+#   content hash  157b2c42fbb8af7f
+#   text hash     45ec4d409a709bac
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

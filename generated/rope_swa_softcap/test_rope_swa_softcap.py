@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  3f342dfad496a99a
-#   text hash     48f03ef6c1ac67ac
+#   content hash  157b2c42fbb8af7f
+#   text hash     e40194bceb95dc21
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  baa76e7212fa24d5
-#   text hash     bc02d6a6b2f85f90
+#   content hash  6ffe29c386f5b478
+#   text hash     a7cab74e65bed7a5
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernels: Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  baa76e7212fa24d5
-#   text hash     bab4dd0d3480cbf5
+#   content hash  6ffe29c386f5b478
+#   text hash     b6bcf13489581e68
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  baa76e7212fa24d5
-#   text hash     60e1bb3821b6193b
+#   content hash  6ffe29c386f5b478
+#   text hash     21d5fece4feff685
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

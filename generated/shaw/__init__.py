@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c636d80c0dd40a99
-#   text hash     9d63b3ef10bb4d9a
+#   content hash  6684a948d0650b00
+#   text hash     581c0d35a5e2caca
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own.
 

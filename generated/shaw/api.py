@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c636d80c0dd40a99
-#   text hash     fe099ed0a1852598
+#   content hash  6684a948d0650b00
+#   text hash     2540ae8d60799150
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

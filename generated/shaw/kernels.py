@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c636d80c0dd40a99
-#   text hash     f7193eedda450dc9
+#   content hash  6684a948d0650b00
+#   text hash     d701ee278c91c1c4
 #   render with   attnforge render specs/shaw.yaml
 """The kernels: Attention in which each query gives each distance up to 16 a score of its own.
 

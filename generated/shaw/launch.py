@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c636d80c0dd40a99
-#   text hash     335e8f0b4507c1ec
+#   content hash  6684a948d0650b00
+#   text hash     6ba80b5ce997d8ce
 #   render with   attnforge render specs/shaw.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

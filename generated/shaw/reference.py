@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c636d80c0dd40a99
-#   text hash     7cdc4a11f8e216a8
+#   content hash  6684a948d0650b00
+#   text hash     9d2ce0be60e4102a
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  920fe177a888b7ac
-#   text hash     11a7a58520d04d57
+#   content hash  d930f43a9310cc10
+#   text hash     92d9c7341b3bedbb
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  920fe177a888b7ac
-#   text hash     aa3c403caf553d8f
+#   content hash  d930f43a9310cc10
+#   text hash     c8ab6475043d3138
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernels: Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0f4a909653b7d533
-#   text hash     663bb0712b58435f
+#   content hash  fdcf0bbe32205fa3
+#   text hash     06302bf5b5833b6b
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

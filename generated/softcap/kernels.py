@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0f4a909653b7d533
-#   text hash     9b0be4e7a89dfda0
+#   content hash  fdcf0bbe32205fa3
+#   text hash     704fd54a18bcc918
 #   render with   attnforge render specs/softcap.yaml
 """The kernels: Causal attention with scores capped smoothly at 30.
 

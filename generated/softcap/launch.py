@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0f4a909653b7d533
-#   text hash     4adfe662f8414233
+#   content hash  fdcf0bbe32205fa3
+#   text hash     bfab7bc82b74190a
 #   render with   attnforge render specs/softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

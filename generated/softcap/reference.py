@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0f4a909653b7d533
-#   text hash     8d35522f945d7d69
+#   content hash  fdcf0bbe32205fa3
+#   text hash     36e04726c243f171
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

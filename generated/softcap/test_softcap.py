@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0f4a909653b7d533
-#   text hash     a597b2331a578c2e
+#   content hash  fdcf0bbe32205fa3
+#   text hash     5b0e27f80e212c38
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  fd130319c209ffc0
-#   text hash     08f94bf4ac5c6d05
+#   content hash  7e8eaa4f7e2b4e57
+#   text hash     654055b27636929c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

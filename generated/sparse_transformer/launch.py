@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  fd130319c209ffc0
-#   text hash     5062261c6a871cb8
+#   content hash  7e8eaa4f7e2b4e57
+#   text hash     7f584c048ea7c93f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  fd130319c209ffc0
-#   text hash     9caf9a748dec8115
+#   content hash  7e8eaa4f7e2b4e57
+#   text hash     a937d972ec541cd6
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

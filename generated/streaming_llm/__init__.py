@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c0827d1e91e85142
-#   text hash     bcef00d6ea94db67
+#   content hash  3559903ebd03b4b1
+#   text hash     a0194102e352aad8
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c0827d1e91e85142
-#   text hash     dc1ba738d618c187
+#   content hash  3559903ebd03b4b1
+#   text hash     0e66e270d9484af9
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c0827d1e91e85142
-#   text hash     a2515c10c55a6ec2
+#   content hash  3559903ebd03b4b1
+#   text hash     a5fdc3f4d8988849
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

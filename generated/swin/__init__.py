@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  241d9977708123cd
-#   text hash     0d501868c6a08b7d
+#   content hash  9ca44b90547e3370
+#   text hash     e4306fed641c7257
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

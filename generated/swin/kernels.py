@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  241d9977708123cd
-#   text hash     983243ba58dd9954
+#   content hash  9ca44b90547e3370
+#   text hash     8b887d54b2b6e99e
 #   render with   attnforge render specs/swin.yaml
 """The kernels: Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

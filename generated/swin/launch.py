@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  241d9977708123cd
-#   text hash     d6c3fe91688df785
+#   content hash  9ca44b90547e3370
+#   text hash     ea077746c59f0dda
 #   render with   attnforge render specs/swin.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  241d9977708123cd
-#   text hash     53f9c56bfb57a578
+#   content hash  9ca44b90547e3370
+#   text hash     80a8f9acf71775a6
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

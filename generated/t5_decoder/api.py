@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d8085c98a99cd5bc
-#   text hash     17565bed56ac3bf2
+#   content hash  94f1f9daf0eb2300
+#   text hash     9c291d019272c17a
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d8085c98a99cd5bc
-#   text hash     7ed44a6d95e6ba9d
+#   content hash  94f1f9daf0eb2300
+#   text hash     ef9116093ac211bf
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  452fcc094bc80dc1
-#   text hash     2222db353a5f1adc
+#   content hash  e73576b4ca2bc512
+#   text hash     716ae6b227b33273
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

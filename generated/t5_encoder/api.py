@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  452fcc094bc80dc1
-#   text hash     5641c7d4071d7b32
+#   content hash  e73576b4ca2bc512
+#   text hash     34a70d659e82e679
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  452fcc094bc80dc1
-#   text hash     4d4f4852aa19301e
+#   content hash  e73576b4ca2bc512
+#   text hash     b98b2cbceb10d453
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernels: Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  452fcc094bc80dc1
-#   text hash     1ccdad9359443299
+#   content hash  e73576b4ca2bc512
+#   text hash     27d23a110d9d1ad1
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

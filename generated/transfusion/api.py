@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a628d4794914c9b9
-#   text hash     f4b11118c4152f14
+#   content hash  819fee7fa7c5b959
+#   text hash     39ff30f247db843a
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a628d4794914c9b9
-#   text hash     10ff45ce2f50d60f
+#   content hash  819fee7fa7c5b959
+#   text hash     53d6d96fb144f79c
 #   render with   attnforge render specs/transfusion.yaml
 """The kernels: Causal attention in which the patches of one image see each other.
 

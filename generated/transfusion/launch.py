@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a628d4794914c9b9
-#   text hash     fa16df003b068045
+#   content hash  819fee7fa7c5b959
+#   text hash     026a9fbb997d8421
 #   render with   attnforge render specs/transfusion.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

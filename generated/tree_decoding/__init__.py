@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  056532173602f875
-#   text hash     44b54143cbb0b26c
+#   content hash  81608d43bfccbb47
+#   text hash     486badb8300f6963
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  056532173602f875
-#   text hash     f1c5b7daa466ced6
+#   content hash  81608d43bfccbb47
+#   text hash     90f192bf02b6054b
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

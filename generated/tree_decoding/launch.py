@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  056532173602f875
-#   text hash     c0267f6131fd01d3
+#   content hash  81608d43bfccbb47
+#   text hash     06a38fdab0ad6c02
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  056532173602f875
-#   text hash     1a960d95dfe8ee7e
+#   content hash  81608d43bfccbb47
+#   text hash     bfcb12dbfa9b219e
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

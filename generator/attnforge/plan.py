@@ -252,7 +252,8 @@ def build(spec: Spec) -> Plan:
     key_skips, query_skips = (found if (found := Skips(spec, side)).any else None for side in SIDES)
     helpers = {name for view in views for name in view.helpers} | set(walk.helpers(spec))
     helpers |= {name for skips in (key_skips, query_skips) if skips for name in skips.helpers}
-    given, pairs = tiles.tables(_weight(spec, by_query)).tuned(spec.tiles), [pair.kernel.name for pair in faces.pairs]
+    given = tiles.tables(_weight(spec, by_query), spec.algorithm.name).tuned(spec.tiles)
+    pairs = [pair.kernel.name for pair in faces.pairs]
 
     def also(table: tiles.Table) -> tiles.Table:
         kept = table if spec.algorithm.backward else {"forward": table["forward"]}

@@ -228,8 +228,7 @@ def test_a_tile_is_tried_in_the_place_of_the_present_ones(
     env = os.environ | {"PYTHONPATH": str(Path(attnforge.__file__).parents[1]), "TRITON_INTERPRET": "1"}
     done = subprocess.run([sys.executable, "-c", TRIED, str(tmp_path), name], env=env, capture_output=True, text=True)
     assert done.stdout.splitlines() == [
-        f"{kernel} {made} (64, 32, 8, 1) 0.25 gives something else"
-        for kernel, made in kernels
+        f"{kernel} {made} (64, 32, 8, 1) 0.25 gives something else" for kernel, made in kernels
     ] + ["True"], done.stderr
 
 

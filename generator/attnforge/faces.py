@@ -74,6 +74,7 @@ class Faces:
     def _by_heads(self) -> Kernel:
         """One head, a tile of keys after the other, each over the queries that see it."""
         names = ("k_tile", "v_tile", "q_desc", "acc_base", "m_base", "l_base", "DV")
+        texts = ["k_pos", *(line.text for line in self.by_key.score)]  # a mask asks which keys there are at all
         return Kernel(
             "forward",
             (
@@ -86,7 +87,7 @@ class Faces:
                 *self._dropped(),
                 *self._constants("GROUP", "DV", *_TILED),
             ),
-            self._step("forward", self.by_key, names, [line.text for line in self.by_key.score]),
+            self._step("forward", self.by_key, names, texts),
         )
 
     @cached_property

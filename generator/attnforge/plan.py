@@ -185,7 +185,9 @@ class Plan:
         first = "(sinks.float() * LOG2E)[:, None]" if self.spec.sink else 'float("-inf")'
         return (
             "acc = lse.new_zeros(*lse.shape, v.shape[-1])",
-            f"m = lse.new_empty(lse.shape).copy_({first})" if self.spec.sink else f"m = lse.new_full(lse.shape, {first})",
+            f"m = lse.new_empty(lse.shape).copy_({first})"
+            if self.spec.sink
+            else f"m = lse.new_full(lse.shape, {first})",
             'l = (m > float("-inf")).float()' if self.spec.sink else "l = lse.new_zeros(lse.shape)",
         )
 

@@ -1,4 +1,4 @@
-"""Earlier algorithms: the same results as the reference, forward only, and no trace of a backward pass in the packages."""
+"""Earlier algorithms: the same results as the reference, forward only, no trace of a backward pass in the packages."""
 
 from __future__ import annotations
 

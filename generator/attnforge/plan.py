@@ -182,14 +182,12 @@ class Plan:
         """The statements that make what the forward pass keeps in memory from step to step."""
         if not self.spec.algorithm.whole_head:
             return ()
-        first = "(sinks.float() * LOG2E)[:, None]" if self.spec.sink else 'float("-inf")'
-        return (
-            "acc = lse.new_zeros(*lse.shape, v.shape[-1])",
-            f"m = lse.new_empty(lse.shape).copy_({first})"
-            if self.spec.sink
-            else f"m = lse.new_full(lse.shape, {first})",
-            'l = (m > float("-inf")).float()' if self.spec.sink else "l = lse.new_zeros(lse.shape)",
-        )
+        acc = "acc = lse.new_zeros(*lse.shape, v.shape[-1])"
+        if not self.spec.sink:
+            return acc, 'm = lse.new_full(lse.shape, float("-inf"))', "l = lse.new_zeros(lse.shape)"
+        # the sink is what every row has seen at first
+        first = "m = lse.new_empty(lse.shape).copy_((sinks.float() * LOG2E)[:, None])"
+        return acc, first, 'l = (m > float("-inf")).float()'
 
     @cached_property
     def passes(self) -> tuple[Pass, ...]:

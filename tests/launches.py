@@ -105,7 +105,7 @@ def _elsewhere(x: torch.Tensor) -> torch.Tensor:
 
 
 def launches(attention: Any, call: Call) -> list[Any]:
-    """All that kernels were given in a forward pass, and a backward pass if there is one; tensors of the call by name."""
+    """All that kernels were given in a forward and any backward pass; tensors of the call's own by their names."""
     Compiled.notes = notes = []
     out = attention(*call.operands, **call.keywords)
     if out.requires_grad:

@@ -30,8 +30,8 @@ demo: $(STAMP)
 docs: $(STAMP)
 	$(BIN)/python -m attnforge.manual
 
-# every variant shows its values and gradients; the rest of a suite runs for variants that differ in what it touches
-CORE := causal_mha packed_causal packed_rope packed_log_decay rope_swa_softcap alibi runtime_window gpt_oss_window \
+# every variant shows its values, and its gradients if it has any; the rest of a suite runs for variants that differ in what it touches
+CORE := causal_mha flash1 flash2_strided_k packed_causal packed_rope packed_log_decay rope_swa_softcap alibi runtime_window gpt_oss_window \
 	gpt2_dropout shaw pair_bias t5_decoder bigbird llama3_documents tree_decoding kerple
 
 test: $(STAMP)
@@ -40,8 +40,8 @@ test: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/attnforge render specs/*.yaml --check
 	$(BIN)/python -m pytest -n $(WORKERS) tests
-	$(BIN)/python -m pytest -n $(WORKERS) generated -k test_values_and_gradients
-	$(BIN)/python -m pytest -n $(WORKERS) $(CORE:%=generated/%) -k 'not test_values_and_gradients'
+	$(BIN)/python -m pytest -n $(WORKERS) generated -k test_values
+	$(BIN)/python -m pytest -n $(WORKERS) $(CORE:%=generated/%) -k 'not test_values'
 
 gpu-test:
 	$(PYTHON) -m pytest generated tests/test_gpu.py

@@ -80,7 +80,8 @@ def alternatives(planned: plan.Plan) -> Iterator[Call]:
         (q, moved, v),
         (q, k, v.flip(-1)[:1].expand_as(v)),
     ):
-        yield dataclasses.replace(usual, operands=tuple(x.requires_grad_() for x in operands))
+        learns = usual.operands[0].requires_grad
+        yield dataclasses.replace(usual, operands=tuple(x.requires_grad_(learns) for x in operands))
     for change in ({"q_len": 48, "k_len": 48}, {"head_dim": 32}, {"v_dim": 24}, {"dtype": "fp32"}, {"batch": 1}):
         yield calls.make(planned, dataclasses.replace(grouped, **change), "cpu")
 
@@ -104,10 +105,11 @@ def _elsewhere(x: torch.Tensor) -> torch.Tensor:
 
 
 def launches(attention: Any, call: Call) -> list[Any]:
-    """All that kernels were given in a forward and a backward pass; tensors of the call's own by their names."""
+    """All that kernels were given in a forward and any backward pass; tensors of the call's own by their names."""
     Compiled.notes = notes = []
     out = attention(*call.operands, **call.keywords)
-    torch.autograd.grad(out, call.wanted, torch.ones_like(out))
+    if out.requires_grad:
+        torch.autograd.grad(out, call.wanted, torch.ones_like(out))
     given = dict(zip("qkv", call.operands, strict=True)) | call.keywords
     names = {x.data_ptr(): name for name, x in given.items() if isinstance(x, torch.Tensor)}
 

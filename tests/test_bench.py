@@ -51,13 +51,15 @@ def test_peers_give_what_the_reference_gives(name: str, tmp_path: Path) -> None:
     loaded = shipped(name)
     call, exported = called(loaded), Exported(loaded, tmp_path)
     gold = reference(name)(*call.operands, **call.keywords)
-    grads = torch.autograd.grad(gold.square().sum(), call.wanted, allow_unused=True)
+    learns = loaded.algorithm.backward
+    grads = torch.autograd.grad(gold.square().sum(), call.wanted, allow_unused=True) if learns else ()
     given = [peer for peer in ("naive", "sdpa-flash") if not PEERS[peer].refusal(Asked(exported.traits, call))]
     assert given[0] == "naive"
     for peer in given:
         out = exported.function(PEERS[peer], call, compiled=False)()
         assert bench.difference(out, gold) < 1e-6
-        for found, right in zip(torch.autograd.grad(out.square().sum(), call.wanted), grads, strict=True):
+        got = torch.autograd.grad(out.square().sum(), call.wanted) if learns else ()
+        for found, right in zip(got, grads, strict=True):
             torch.testing.assert_close(found, right, rtol=1e-4, atol=1e-5)
 
 
@@ -107,6 +109,12 @@ def measured(name: str, peers: list[Peer], monkeypatch: pytest.MonkeyPatch) -> d
     package = emit.Package(name, "", Path(), {})
     (result,) = bench.run(shipped(name), package, [SMALL], [peer.name for peer in peers], device="cpu")
     return {row.name: row for row in result.rows}
+
+
+def test_a_variant_without_a_backward_pass_is_timed_forward(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = measured("flash1", [PEERS["naive"]], monkeypatch)
+    for row in rows.values():
+        assert (row.forward_ms, row.backward_ms, row.forward_mib, row.both_mib, row.note) == (2.0, None, 3.0, None, "")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 import attnforge
-from attnforge import compile
+from attnforge import compile, resources, spec
 
 KERNELS = """
 import triton
@@ -167,6 +167,26 @@ def test_tiles_are_loaded_16_bytes_at_a_time_where_nothing_copies_them(tmp_path:
     assert all(ahead > 0 and narrow == 0 for ahead, _, narrow in found.values()), found
 
 
+COLUMNS = """
+for name in ("flash2_strided_k", "flash1"):
+    for arch in ("sm_80", "sm_90"):
+        (case,) = cases(resources.variants()[name], 128, "bf16", arch)
+        made = compile.compiled(case, targets[arch])[0]
+        kinds = "cp\\.async\\.cg", "ld\\.global\\.v4", "ld\\.global\\.b16"
+        print(f"{name}_{arch}", *(len(re.findall(kind, made.asm["ptx"])) for kind in kinds),
+              len(re.findall(r"ttg\\.barrier all|gpu\\.barrier", made.asm["ttgir"])))
+"""
+
+
+def test_columns_are_loaded_ahead_and_what_is_read_back_is_not(tmp_path: Path) -> None:
+    found = counts(compiled(COLUMNS, tmp_path))
+    assert all(found[f"flash2_strided_k_{arch}"][0] > 0 for arch in ("sm_80", "sm_90")), found
+    # masked and full tiles have a copy of the step each; nothing is on its way while sums are written
+    for arch in ("sm_80", "sm_90"):
+        ahead, wide, narrow, barriers = found[f"flash1_{arch}"]
+        assert (ahead, narrow, barriers) == (0, 0, 2) and wide > 0, found
+
+
 SIGNS = """
 for case in cases(Path(sys.argv[2]), 64, "fp16", "sm_90"):
     text = compile.compiled(case, targets["sm_90"])[0].asm["ptx"]
@@ -200,11 +220,13 @@ for name in sys.argv[2].split(","):
 FEW = 16  # outside of loops, as far as one can tell from the figures of larger tiles
 
 
-@pytest.mark.parametrize("variant", ["causal", "packed_log_decay", "pair_bias"])
+@pytest.mark.parametrize("variant", ["causal", "packed_log_decay", "pair_bias", "flash1", "flash2_strided_k"])
 def test_first_tiles_neither_serialize_products_nor_spill_unnoticed(variant: str, tmp_path: Path) -> None:
     noticed = yaml.safe_load((Path(attnforge.__file__).parent / "tiles.yaml").read_text())["spills"]
     rows = [line.split("|") for line in compiled(GATE, tmp_path, variant, "128")]
-    assert {(row[1], row[3]) for row in rows} == set(itertools.product(("sm_80", "sm_90"), TILED))
+    path = resources.variants()[variant]
+    tiled = TILED if spec.load(path, terms=resources.terms_for(path)).algorithm.backward else TILED[:1]
+    assert {(row[1], row[3]) for row in rows} == set(itertools.product(("sm_80", "sm_90"), tiled))
     for _, arch, head_dim, kernel, *tile, spills in [row[:9] for row in rows]:
         most = noticed[arch].get(kernel, {}).get(int(head_dim), FEW)
         assert int(spills) <= most, f"{kernel} on {arch} with {tile} spills {spills}"

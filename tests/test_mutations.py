@@ -78,6 +78,12 @@ FAULTS = {
     "a pair's gradient of one head alone": ("pair_bias", "bias_qk_sum += ds", "bias_qk_sum = ds"),
     "a tree that hides nothing": ("tree_decoding", "| tree_mask_at", "| (q_len > 0)"),
     "rows too close without copies of tiles": ("full", "(stride_row * STEP)", "(stride_row * STEP // 2)"),
+    "a running sum that is not undone": ("flash1", "acc * l_old[:, None]", "acc"),
+    "an old sum that is not rescaled": ("flash1", "l * tl.exp2(m - pivot)", "l"),
+    "query tiles of a key tile begin too late": (
+        "flash1", "tl.maximum(k_first - shift, 0)", "tl.maximum(k_last - shift, 0)"
+    ),
+    "columns too close": ("flash2_strided_k", "(stride * elements(ptr))", "(stride * elements(ptr) // 2)"),
     "rows written to the first sequence": ("packed_causal", "(q_offset.to(tl.int64) * Hq + h) * DV", "h * DV"),
 }  # fmt: skip
 

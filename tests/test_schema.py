@@ -9,12 +9,14 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from attnforge import inputs, resources, schema, spec, starter, terms
+from attnforge import algorithm, inputs, resources, schema, spec, starter, terms
 from attnforge.errors import SpecError
 
 GOOD = [
     "rope: {layout: interleaved, dims: 8}\nlayout: packed\nheads: equal\ntargets: [portable]\n",
     "rope: false\nsink: false\ndropout: false\n",
+    "algorithm: flash1\n",
+    "algorithm: flash2_strided_k\n",
     "mask:\n  - any: [causal, {not: {sliding_window: {size: runtime}}}]\n  - all: [prefix_lm, {expr: 'k < 9'}]\n",
     "score:\n  - expr: score + a + n\n  - expr: score * c[q]\n"
     "inputs:\n  a: {axes: [head], grad: true, default: '1 / heads'}\n"
@@ -22,7 +24,7 @@ GOOD = [
 ]
 BAD = [
     "windw: 4\n", "layout: ragged\n", "heads: 4\n", "rope: {layout: half, dims: 7}\n", "rope: {dims: 8}\n",
-    "mask: causal\n", "targets: [hopper]\n", "description: [a]\n",
+    "mask: causal\n", "targets: [hopper]\n", "algorithm: flash3\n", "description: [a]\n",
     "inputs:\n  a: {axes: [row]}\n", "inputs:\n  a: {axes: [0]}\n", "inputs:\n  a: {dtype: int}\n",
     "inputs:\n  a: {axes: [], dtype: half}\n", "inputs:\n  a: {axes: [], gradient: true}\n",
     "inputs:\n  A: {axes: []}\n",
@@ -65,6 +67,12 @@ def test_the_schema_of_terms_takes_what_is_shipped_and_no_more() -> None:
             schema.TermFileModel.model_validate(given | {"keeps": "k <= q"})
         with pytest.raises(ValidationError):
             schema.TermFileModel.model_validate(given | {"options": {"size": {"min": 1}}})
+
+
+def test_the_schema_knows_every_algorithm() -> None:
+    field = schema.schema()["properties"]["algorithm"]
+    assert field["enum"] == list(algorithm.ALGORITHMS) and field["default"] == algorithm.FLASH2.name
+    assert all(f"`{name}`" in field["description"] for name in algorithm.ALGORITHMS)
 
 
 def test_every_key_is_explained() -> None:

@@ -12,7 +12,7 @@ import torch
 from click.testing import CliRunner
 
 import attnforge
-from attnforge import cli, plan, render, resources, spec, tiles, tuning
+from attnforge import algorithm, cli, plan, render, resources, spec, tiles, tuning
 from attnforge.bench import Machine
 from attnforge.compile import Made
 from attnforge.errors import Problems, SpecError
@@ -97,7 +97,8 @@ def test_each_architecture_has_a_table(arch: str, family: str) -> None:
 
 
 def test_every_table_falls_back_to_little_shared_memory() -> None:
-    for given in map(tiles.tables, tiles.WEIGHTS):
+    earlier = [tiles.tables("plain", name) for name in algorithm.ALGORITHMS]
+    for given in (*map(tiles.tables, tiles.WEIGHTS), *earlier):
         for table in (*given.half.values(), given.single):
             for sizes in table.values():
                 assert list(sizes) == [64, 128, 256]
@@ -162,10 +163,10 @@ from attnforge import bench, calls, emit, render, resources, spec, tiles, tuning
 from attnforge.tiles import Tile
 
 
-def search_of(arch, *sizes):
-    path = resources.variants()["causal"]
+def search_of(arch, *sizes, name="causal"):
+    path = resources.variants()[name]
     loaded = spec.load(path, terms=resources.terms_for(path))
-    package = emit.Package("causal", loaded.source, path, render.render(loaded))
+    package = emit.Package(name, loaded.source, path, render.render(loaded))
     search = tuning.Search(loaded, package, calls.Sizes(*sizes), Path(sys.argv[1]))
     search.__dict__["arch"] = arch
     return search
@@ -200,12 +201,12 @@ def test_tiles_are_compiled_side_by_side_without_a_gpu(tmp_path: Path) -> None:
 TRIED = (
     SEARCH
     + """
-search = search_of("sm_90", 1, 40, 40, 2, 2, 16, 16, "fp16")
+search = search_of("sm_90", 1, 40, 40, 2, 2, 16, 16, "fp16", name=sys.argv[2])
 bench._time = lambda function: 0.25
 runner = tuning._Runner(search, "cpu")
 table = runner.launch.HALF["sm_90"]
 before = {kernel: dict(sizes) for kernel, sizes in table.items()}
-for kernel in tiles.KERNELS:
+for kernel in search.kernels:
     trial = tuning.Trial(Tile(64, 32, 8, 1))
     with runner.tile(kernel, trial.tile):
         print(kernel, len(runner.gold[kernel]), *table[kernel][64], end=" ")
@@ -217,12 +218,17 @@ print(table == before)
 )
 
 
-def test_a_tile_is_tried_in_the_place_of_the_present_ones(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "kernels"),
+    [("causal", (("forward", 1), ("backward_dkv", 2), ("backward_dq", 1))), ("flash1", (("forward", 1),))],
+)
+def test_a_tile_is_tried_in_the_place_of_the_present_ones(
+    name: str, kernels: tuple[tuple[str, int], ...], tmp_path: Path
+) -> None:
     env = os.environ | {"PYTHONPATH": str(Path(attnforge.__file__).parents[1]), "TRITON_INTERPRET": "1"}
-    done = subprocess.run([sys.executable, "-c", TRIED, str(tmp_path)], env=env, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", TRIED, str(tmp_path), name], env=env, capture_output=True, text=True)
     assert done.stdout.splitlines() == [
-        f"{kernel} {made} (64, 32, 8, 1) 0.25 gives something else"
-        for kernel, made in (("forward", 1), ("backward_dkv", 2), ("backward_dq", 1))
+        f"{kernel} {made} (64, 32, 8, 1) 0.25 gives something else" for kernel, made in kernels
     ] + ["True"], done.stderr
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ae5c4c8333c2be6e
-#   text hash     e7575673fed6ad39
+#   content hash  bdb9505a400ca34f
+#   text hash     c09f1945f1462111
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

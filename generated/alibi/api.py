@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ae5c4c8333c2be6e
-#   text hash     74c56a66a36bfe30
+#   content hash  bdb9505a400ca34f
+#   text hash     cf9fa9e075e294f1
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ae5c4c8333c2be6e
-#   text hash     5da193331374ae5c
+#   content hash  bdb9505a400ca34f
+#   text hash     ddb1b1a6bd983b21
 #   render with   attnforge render specs/alibi.yaml
 """The kernels: Causal attention with linear biases, one slope a head.
 

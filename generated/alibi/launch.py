@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ae5c4c8333c2be6e
-#   text hash     054700ba531c3067
+#   content hash  bdb9505a400ca34f
+#   text hash     98b1b904adc9da69
 #   render with   attnforge render specs/alibi.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

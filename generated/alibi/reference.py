@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ae5c4c8333c2be6e
-#   text hash     5847b4cc2d43f306
+#   content hash  bdb9505a400ca34f
+#   text hash     9cfa2f54fea5cda9
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

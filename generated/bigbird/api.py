@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  7044c220325f14ff
-#   text hash     15bcae0886bd4ac0
+#   content hash  1ff1d4f6e50427fb
+#   text hash     dc0913f772ec03e2
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

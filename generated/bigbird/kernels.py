@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  7044c220325f14ff
-#   text hash     df09e4df0e486c01
+#   content hash  1ff1d4f6e50427fb
+#   text hash     95d5c0a2ecf5acc0
 #   render with   attnforge render specs/bigbird.yaml
 """The kernels: A window of three blocks, two global blocks, and random blocks that a mask gives.
 

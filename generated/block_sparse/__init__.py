@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  63521c9f0870283c
-#   text hash     aba8513bb55383ff
+#   content hash  f2c7d6c43204dad1
+#   text hash     f4a246ebc7a147af
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  63521c9f0870283c
-#   text hash     c881acbe0172902b
+#   content hash  f2c7d6c43204dad1
+#   text hash     bd8529620ecc8102
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  63521c9f0870283c
-#   text hash     b2dce4314dc02f8c
+#   content hash  f2c7d6c43204dad1
+#   text hash     d350c0e3467a3a3d
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernels: Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  63521c9f0870283c
-#   text hash     bd40d0dcb8552487
+#   content hash  f2c7d6c43204dad1
+#   text hash     e57c06465f5e087c
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

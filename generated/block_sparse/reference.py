@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  63521c9f0870283c
-#   text hash     20c2d0ca4a39c989
+#   content hash  f2c7d6c43204dad1
+#   text hash     56645cde70e28372
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5d3f5bbe0d8cde41
-#   text hash     ab1340650b0318e8
+#   content hash  9f12c2866ca2be44
+#   text hash     85cc7a5b4ba87314
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

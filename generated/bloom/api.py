@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5d3f5bbe0d8cde41
-#   text hash     21dba831382f038f
+#   content hash  9f12c2866ca2be44
+#   text hash     527b9c995b8a25de
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5d3f5bbe0d8cde41
-#   text hash     0cc79cdd14964edb
+#   content hash  9f12c2866ca2be44
+#   text hash     0ff09d4aa6f3328c
 #   render with   attnforge render specs/bloom.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5d3f5bbe0d8cde41
-#   text hash     04d7af8dea5be05f
+#   content hash  9f12c2866ca2be44
+#   text hash     0646545923a64c3d
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5d3f5bbe0d8cde41
-#   text hash     9aaacf70fd65406b
+#   content hash  9f12c2866ca2be44
+#   text hash     132e8e8cdc736c44
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d883602547dd35f8
-#   text hash     a54a99a18bfc944b
+#   content hash  dc8977539526599f
+#   text hash     e514e70da1a84ebd
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d883602547dd35f8
-#   text hash     6e4466f819db29ae
+#   content hash  dc8977539526599f
+#   text hash     d93de584ce15af8d
 #   render with   attnforge render specs/causal.yaml
 """The kernels: Causal attention with grouped heads.
 

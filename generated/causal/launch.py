@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d883602547dd35f8
-#   text hash     762d00e494652b4c
+#   content hash  dc8977539526599f
+#   text hash     24d78fa89395f921
 #   render with   attnforge render specs/causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

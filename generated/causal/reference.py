@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d883602547dd35f8
-#   text hash     9b0ac277f881f0b0
+#   content hash  dc8977539526599f
+#   text hash     0fc451c01898c723
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

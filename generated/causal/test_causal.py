@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d883602547dd35f8
-#   text hash     5803952bba6b6108
+#   content hash  dc8977539526599f
+#   text hash     0b9d5a3de7000c5f
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d28ac0a713433bbc
-#   text hash     2f33a6fe263cd990
+#   content hash  213118c2b2e0a1d7
+#   text hash     26b95c6f4972d102
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

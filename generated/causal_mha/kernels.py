@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d28ac0a713433bbc
-#   text hash     f5a6008c041955cb
+#   content hash  213118c2b2e0a1d7
+#   text hash     12cc6eb2570dfce0
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernels: Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d28ac0a713433bbc
-#   text hash     b63b8307c9c3be63
+#   content hash  213118c2b2e0a1d7
+#   text hash     7ae7526fd1b3f6b7
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d28ac0a713433bbc
-#   text hash     24ad59dd051d3e7f
+#   content hash  213118c2b2e0a1d7
+#   text hash     b39653223cc2d581
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

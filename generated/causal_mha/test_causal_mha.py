@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d28ac0a713433bbc
-#   text hash     496c1e9a89cf7f0c
+#   content hash  213118c2b2e0a1d7
+#   text hash     f85da985331c273d
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

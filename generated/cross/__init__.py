@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  2be91c12b2f4a03e
-#   text hash     43d90e31852b0641
+#   content hash  e3833a7ed2857632
+#   text hash     5252bca966a47225
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

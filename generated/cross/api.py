@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  2be91c12b2f4a03e
-#   text hash     f43e5bd30018842f
+#   content hash  e3833a7ed2857632
+#   text hash     51811822de69cba7
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

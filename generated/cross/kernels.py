@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  2be91c12b2f4a03e
-#   text hash     c4751a9b0e57371f
+#   content hash  e3833a7ed2857632
+#   text hash     0921b86d564e923c
 #   render with   attnforge render specs/cross.yaml
 """The kernels: Attention from a decoder to all of an encoder's outputs.
 

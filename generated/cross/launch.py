@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  2be91c12b2f4a03e
-#   text hash     167ef97fc6db11f7
+#   content hash  e3833a7ed2857632
+#   text hash     8f8c74c98012deca
 #   render with   attnforge render specs/cross.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  2be91c12b2f4a03e
-#   text hash     43bb54d49e8a0876
+#   content hash  e3833a7ed2857632
+#   text hash     ae6e66aae6c53c92
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

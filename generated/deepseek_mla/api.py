@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  37046e409341b6de
-#   text hash     a9ec756883e9e1bc
+#   content hash  fea66465c5211683
+#   text hash     348bfec8d9c747c6
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

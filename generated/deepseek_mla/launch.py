@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  37046e409341b6de
-#   text hash     839f5d5ef1f85cb6
+#   content hash  fea66465c5211683
+#   text hash     e902898bcf1e8ee3
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  37046e409341b6de
-#   text hash     dbc2fc061d6da40e
+#   content hash  fea66465c5211683
+#   text hash     b2811d98f9f27a7f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  94f2b2cab707d90d
-#   text hash     11a55fb0235376d1
+#   content hash  15809c310b061c64
+#   text hash     905993c17f866f42
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  94f2b2cab707d90d
-#   text hash     ce4bdfb7d7b7824f
+#   content hash  15809c310b061c64
+#   text hash     f2a279e47ed9b5a7
 #   render with   attnforge render specs/differential.yaml
 """The kernels: One of the two maps of differential attention, called once for each and subtracted.
 

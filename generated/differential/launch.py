@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  94f2b2cab707d90d
-#   text hash     4c2c94abdcc51aa5
+#   content hash  15809c310b061c64
+#   text hash     8c8d0fc8237385e6
 #   render with   attnforge render specs/differential.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  94f2b2cab707d90d
-#   text hash     c5c2a221aa58fcf8
+#   content hash  15809c310b061c64
+#   text hash     0e98b5ffacdd0807
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

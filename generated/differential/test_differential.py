@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  94f2b2cab707d90d
-#   text hash     6c4f7901416c35a2
+#   content hash  15809c310b061c64
+#   text hash     9173274ea97ade88
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  5361f91527f16956
-#   text hash     5506014320cb28fc
+#   content hash  439cd24dc291526b
+#   text hash     32f0384f988ca8ee
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  5361f91527f16956
-#   text hash     ea24c14b6caf3859
+#   content hash  439cd24dc291526b
+#   text hash     6951cbe8cdbb88bb
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  5361f91527f16956
-#   text hash     1b0f0bd61e49d841
+#   content hash  439cd24dc291526b
+#   text hash     30afffd0ee1542db
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernels: Causal attention to every fourth of the 512 most recent keys.
 

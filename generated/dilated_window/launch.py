@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  5361f91527f16956
-#   text hash     8a6658909728662a
+#   content hash  439cd24dc291526b
+#   text hash     900c1d670031ec65
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

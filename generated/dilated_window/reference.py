@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  5361f91527f16956
-#   text hash     5d80e89fa070336d
+#   content hash  439cd24dc291526b
+#   text hash     c560f9b84641c9e7
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e6770faa6eb39976
-#   text hash     ca15894c63654394
+#   content hash  f42b3df49bab260a
+#   text hash     1b93227f2e66d71d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

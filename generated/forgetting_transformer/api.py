@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e6770faa6eb39976
-#   text hash     20f1f13a64c53564
+#   content hash  f42b3df49bab260a
+#   text hash     90769a9cf41b99bc
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e6770faa6eb39976
-#   text hash     f3ac2901619afeb5
+#   content hash  f42b3df49bab260a
+#   text hash     e8d31e70f53dcd31
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The kernels: Causal attention with a forget gate learned for each token and head.
 

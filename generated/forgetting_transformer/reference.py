@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e6770faa6eb39976
-#   text hash     d7996be28adea379
+#   content hash  f42b3df49bab260a
+#   text hash     3c9f2d1d1cb81179
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7390f33de67910de
-#   text hash     cfcfc3cfe13b1720
+#   content hash  c3fa05204d40a608
+#   text hash     f49b67f7e7a2665e
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

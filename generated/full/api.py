@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7390f33de67910de
-#   text hash     424f201a592cd285
+#   content hash  c3fa05204d40a608
+#   text hash     125a5fbb8e1a6a47
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

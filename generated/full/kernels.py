@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7390f33de67910de
-#   text hash     66501d391894fc07
+#   content hash  c3fa05204d40a608
+#   text hash     ae8c7e187cb6d911
 #   render with   attnforge render specs/full.yaml
 """The kernels: Softmax attention without a mask.
 

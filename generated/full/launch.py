@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7390f33de67910de
-#   text hash     b9eda567ce328bbb
+#   content hash  c3fa05204d40a608
+#   text hash     fa39bc592cf2ce11
 #   render with   attnforge render specs/full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7390f33de67910de
-#   text hash     bad53d06a18341fe
+#   content hash  c3fa05204d40a608
+#   text hash     f3e3d332e33e4d36
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

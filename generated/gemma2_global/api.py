@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  cda16702b55ca354
-#   text hash     a6068ac856db32b9
+#   content hash  0159459b16c0f1a2
+#   text hash     e0098538898caff0
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  cda16702b55ca354
-#   text hash     aca61ce77e1ab0eb
+#   content hash  0159459b16c0f1a2
+#   text hash     116d8637c3b508d2
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernels: The global layers of Gemma 2, with capped scores.
 

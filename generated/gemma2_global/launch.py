@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  cda16702b55ca354
-#   text hash     bb7254bde9ba9c45
+#   content hash  0159459b16c0f1a2
+#   text hash     8a83cd18d5a1fdff
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

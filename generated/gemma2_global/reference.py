@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  cda16702b55ca354
-#   text hash     f9e3a89b40e282c7
+#   content hash  0159459b16c0f1a2
+#   text hash     418ff8fc11f0e458
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

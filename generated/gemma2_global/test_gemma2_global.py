@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  cda16702b55ca354
-#   text hash     ebc95683446feb92
+#   content hash  0159459b16c0f1a2
+#   text hash     26a8051a4d623e72
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

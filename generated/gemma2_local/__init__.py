@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d32c4cfc2401040f
-#   text hash     7cfde37f6327accf
+#   content hash  2c3d4fb31bd51f78
+#   text hash     aa155407f01a9722
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

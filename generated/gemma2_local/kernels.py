@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d32c4cfc2401040f
-#   text hash     a5be002be694a561
+#   content hash  2c3d4fb31bd51f78
+#   text hash     62b5200579004d19
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernels: The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d32c4cfc2401040f
-#   text hash     9fce1de821094c6a
+#   content hash  2c3d4fb31bd51f78
+#   text hash     ebd0c2d93051ee86
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d32c4cfc2401040f
-#   text hash     dd4e758434393b16
+#   content hash  2c3d4fb31bd51f78
+#   text hash     fdaaa24962278b7b
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

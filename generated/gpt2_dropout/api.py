@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  bc475bf66076d324
-#   text hash     be81777b80c0d440
+#   content hash  c8bfab11a080bc5e
+#   text hash     a7c86c2aad4e5f6c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

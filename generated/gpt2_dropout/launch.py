@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  bc475bf66076d324
-#   text hash     b41b43bd7293197c
+#   content hash  c8bfab11a080bc5e
+#   text hash     0add083beb33ed31
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  bc475bf66076d324
-#   text hash     66d716a4691c94c6
+#   content hash  c8bfab11a080bc5e
+#   text hash     917d53b086f14ca8
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

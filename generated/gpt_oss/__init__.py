@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b79695c403a67d3e
-#   text hash     908a4b5a975ca63d
+#   content hash  6f6096f8de419d03
+#   text hash     f787aace61f8084d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b79695c403a67d3e
-#   text hash     e9aef0dab9032353
+#   content hash  6f6096f8de419d03
+#   text hash     d30578dbe36fe37d
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

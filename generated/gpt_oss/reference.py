@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b79695c403a67d3e
-#   text hash     bb685c386357aba6
+#   content hash  6f6096f8de419d03
+#   text hash     53543832bd776868
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

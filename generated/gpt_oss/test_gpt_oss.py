@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b79695c403a67d3e
-#   text hash     f416d832de00808f
+#   content hash  6f6096f8de419d03
+#   text hash     863e21eb0d0df9e4
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  8078c409efd61bc2
-#   text hash     7780b0e898249f30
+#   content hash  b581fc3fc91109e8
+#   text hash     fb9a578f4335478d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

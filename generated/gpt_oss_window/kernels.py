@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  8078c409efd61bc2
-#   text hash     3daebac6127d0f63
+#   content hash  b581fc3fc91109e8
+#   text hash     3688871a231fd4d1
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernels: The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

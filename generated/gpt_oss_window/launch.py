@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  8078c409efd61bc2
-#   text hash     6116b4480a429a8f
+#   content hash  b581fc3fc91109e8
+#   text hash     6fa4ae4470530d6c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  5a25c4eb4c61c84c
-#   text hash     5026eaf45605775b
+#   content hash  c0ec6c5e60b1dc99
+#   text hash     6e79b19258f8c003
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  5a25c4eb4c61c84c
-#   text hash     04742d23bfdf4830
+#   content hash  c0ec6c5e60b1dc99
+#   text hash     828b0f0580ff71e2
 #   render with   attnforge render specs/kerple.yaml
 """The kernels: Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  5a25c4eb4c61c84c
-#   text hash     0b804c02b8af6f87
+#   content hash  c0ec6c5e60b1dc99
+#   text hash     e2addb9415fe9ae3
 #   render with   attnforge render specs/kerple.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

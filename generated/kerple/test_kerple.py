@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  5a25c4eb4c61c84c
-#   text hash     dceb489aadd917b9
+#   content hash  c0ec6c5e60b1dc99
+#   text hash     5a50d049347ca60e
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

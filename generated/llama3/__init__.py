@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7e2fb23afadda3df
-#   text hash     4b8f336752df4ea1
+#   content hash  f732b91f8df52148
+#   text hash     0f39c17a45555eeb
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7e2fb23afadda3df
-#   text hash     fb13f932d86bd245
+#   content hash  f732b91f8df52148
+#   text hash     32c66472f438c51e
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

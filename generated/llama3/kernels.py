@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7e2fb23afadda3df
-#   text hash     971962490e12d91d
+#   content hash  f732b91f8df52148
+#   text hash     27948aad2c45f01a
 #   render with   attnforge render specs/llama3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

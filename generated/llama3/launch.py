@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7e2fb23afadda3df
-#   text hash     059e0c89ac6ea7cb
+#   content hash  f732b91f8df52148
+#   text hash     3e228d58cfa3f35d
 #   render with   attnforge render specs/llama3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

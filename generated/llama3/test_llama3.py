@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7e2fb23afadda3df
-#   text hash     1c4ef8701301f8da
+#   content hash  f732b91f8df52148
+#   text hash     a54b97d83d94ed23
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  50f16fdc3afaf252
-#   text hash     82f52900961eba2b
+#   content hash  d31d78bc5cf2a85d
+#   text hash     0f623265420cdf8c
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  50f16fdc3afaf252
-#   text hash     0d5571e1b6d026ac
+#   content hash  d31d78bc5cf2a85d
+#   text hash     e1d4e2fa60c7b659
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  50f16fdc3afaf252
-#   text hash     159993e57c4f8668
+#   content hash  d31d78bc5cf2a85d
+#   text hash     65c647941252bbd4
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

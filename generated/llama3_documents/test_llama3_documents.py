@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  50f16fdc3afaf252
-#   text hash     2b99111e287e625b
+#   content hash  d31d78bc5cf2a85d
+#   text hash     ead44dd85edb7607
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

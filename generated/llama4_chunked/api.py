@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  60ee808cd44c361a
-#   text hash     36e40c1c20c7540c
+#   content hash  38f67ce0bfae1c0e
+#   text hash     e8c9e89f2ab8d5d5
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  60ee808cd44c361a
-#   text hash     bb0885c1971abcc8
+#   content hash  38f67ce0bfae1c0e
+#   text hash     4bc48ffae2628d57
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

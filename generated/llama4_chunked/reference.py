@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  60ee808cd44c361a
-#   text hash     ccec7f32a1db89cc
+#   content hash  38f67ce0bfae1c0e
+#   text hash     06c95695c42674cc
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  60ee808cd44c361a
-#   text hash     0478a706d7c5589f
+#   content hash  38f67ce0bfae1c0e
+#   text hash     cbd15a80d43489f6
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

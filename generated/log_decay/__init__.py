@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ec440c6b11dc188c
-#   text hash     7e476a15b31cac61
+#   content hash  8d82f00c098cc3c7
+#   text hash     6c2f84735710c91e
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ec440c6b11dc188c
-#   text hash     8ef26920766fec08
+#   content hash  8d82f00c098cc3c7
+#   text hash     c576af7034f2fbd8
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

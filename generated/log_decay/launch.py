@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ec440c6b11dc188c
-#   text hash     c4c1ffe68abfc76f
+#   content hash  8d82f00c098cc3c7
+#   text hash     4c334a482f29cdea
 #   render with   attnforge render specs/log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

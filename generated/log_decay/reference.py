@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ec440c6b11dc188c
-#   text hash     1a846ea800fd331a
+#   content hash  8d82f00c098cc3c7
+#   text hash     337f94aecc66231f
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

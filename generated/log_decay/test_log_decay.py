@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ec440c6b11dc188c
-#   text hash     3cc05e4d27cafdb9
+#   content hash  8d82f00c098cc3c7
+#   text hash     e8b786de8dbb537b
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  cd7f9cd828cf5d7f
-#   text hash     5d87feed92e81d03
+#   content hash  10710787df8f76b9
+#   text hash     664f42c848dcb06f
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

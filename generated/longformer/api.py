@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  cd7f9cd828cf5d7f
-#   text hash     023ddc9883824afb
+#   content hash  10710787df8f76b9
+#   text hash     53e45dc7a4f22c2c
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  cd7f9cd828cf5d7f
-#   text hash     36f6bee27d48a563
+#   content hash  10710787df8f76b9
+#   text hash     029846c93be8d9bd
 #   render with   attnforge render specs/longformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

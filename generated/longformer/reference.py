@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  cd7f9cd828cf5d7f
-#   text hash     1a2f18cfad8084fd
+#   content hash  10710787df8f76b9
+#   text hash     542f033bbcd7d4f1
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  927d5c50b5585c98
-#   text hash     51df690f02ccc12f
+#   content hash  3920986f5f3fcec6
+#   text hash     00aecfe49bc66e08
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  927d5c50b5585c98
-#   text hash     432f5875af3dd222
+#   content hash  3920986f5f3fcec6
+#   text hash     d44c6b10edcce46c
 #   render with   attnforge render specs/mistral.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  927d5c50b5585c98
-#   text hash     ec1ecec205bee5e6
+#   content hash  3920986f5f3fcec6
+#   text hash     98a2dfe93cd09a01
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  18c16b6257ddc568
-#   text hash     ea4b6865c7356858
+#   content hash  b04fb5f7158c91a4
+#   text hash     69b97304355fd3f7
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

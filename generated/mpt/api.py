@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  18c16b6257ddc568
-#   text hash     8c32502125f39ab2
+#   content hash  b04fb5f7158c91a4
+#   text hash     e50f1129e22760b9
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

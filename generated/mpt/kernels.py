@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  18c16b6257ddc568
-#   text hash     c5230735ba049055
+#   content hash  b04fb5f7158c91a4
+#   text hash     07793e981d3e2a81
 #   render with   attnforge render specs/mpt.yaml
 """The kernels: Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  18c16b6257ddc568
-#   text hash     ed239820479cea89
+#   content hash  b04fb5f7158c91a4
+#   text hash     7e8242cdf93a9b74
 #   render with   attnforge render specs/mpt.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

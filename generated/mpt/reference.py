@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  18c16b6257ddc568
-#   text hash     89abe1c2b2f58342
+#   content hash  b04fb5f7158c91a4
+#   text hash     8a3850558c7a92ed
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

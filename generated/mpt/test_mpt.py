@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  18c16b6257ddc568
-#   text hash     6c97c2ebb2e5995c
+#   content hash  b04fb5f7158c91a4
+#   text hash     58145dd6617383c8
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

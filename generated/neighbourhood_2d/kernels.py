@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  122c6ff90a54eafd
-#   text hash     e5f79890a7743f60
+#   content hash  7d3093310a649953
+#   text hash     a878e83b020eef92
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernels: Cells of an image of 32 columns see those at most 3 rows and columns away.
 

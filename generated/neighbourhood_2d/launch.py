@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  122c6ff90a54eafd
-#   text hash     cd85ac5e1f344e8b
+#   content hash  7d3093310a649953
+#   text hash     9d88a7ef064edf0d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

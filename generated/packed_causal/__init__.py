@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  7ec2ade140e7f89f
-#   text hash     059869bff97a7cc0
+#   content hash  ccb42a77f5047f41
+#   text hash     e35554a4bf65c35f
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  7ec2ade140e7f89f
-#   text hash     5503a8f410199dd2
+#   content hash  ccb42a77f5047f41
+#   text hash     a244236b5b8966f0
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernels: Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  7ec2ade140e7f89f
-#   text hash     737dd2ee4166860b
+#   content hash  ccb42a77f5047f41
+#   text hash     dcb0a09ec43ba99b
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

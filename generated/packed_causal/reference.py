@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  7ec2ade140e7f89f
-#   text hash     06bdcf337d1a6df0
+#   content hash  ccb42a77f5047f41
+#   text hash     b1cb71a6d1d68409
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

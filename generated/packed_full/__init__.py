@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  3b01ea0660f51650
-#   text hash     f0c9cb3f82a55769
+#   content hash  2a11115d495b16ad
+#   text hash     74299237fd2b72c3
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

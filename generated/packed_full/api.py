@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  3b01ea0660f51650
-#   text hash     daa39b0ffe54cc2d
+#   content hash  2a11115d495b16ad
+#   text hash     fb56c4ee7a55d888
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

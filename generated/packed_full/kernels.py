@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  3b01ea0660f51650
-#   text hash     0df95ff6e359bfd5
+#   content hash  2a11115d495b16ad
+#   text hash     4bbff7d7dcaf916a
 #   render with   attnforge render specs/packed_full.yaml
 """The kernels: Softmax attention without a mask, for sequences packed into one tensor.
 

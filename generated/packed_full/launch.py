@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  3b01ea0660f51650
-#   text hash     3053a1eedecf292b
+#   content hash  2a11115d495b16ad
+#   text hash     2142bc6003431180
 #   render with   attnforge render specs/packed_full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

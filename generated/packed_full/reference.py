@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  3b01ea0660f51650
-#   text hash     299f11573ef45a5c
+#   content hash  2a11115d495b16ad
+#   text hash     23d8c574287e95a2
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a5ce372936714ea1
-#   text hash     8bc0e8830198c6ea
+#   content hash  cddf558269e8cf66
+#   text hash     a3ab08d66c17ee4d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

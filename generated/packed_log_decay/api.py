@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a5ce372936714ea1
-#   text hash     2ae709de590cb728
+#   content hash  cddf558269e8cf66
+#   text hash     7566d96179ed2962
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a5ce372936714ea1
-#   text hash     e6e849b892fab952
+#   content hash  cddf558269e8cf66
+#   text hash     0f21f7523b16a116
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

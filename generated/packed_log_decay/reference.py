@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a5ce372936714ea1
-#   text hash     d24f4248344fca10
+#   content hash  cddf558269e8cf66
+#   text hash     730b517a1f26b680
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a5ce372936714ea1
-#   text hash     8abde79e7b2b40ab
+#   content hash  cddf558269e8cf66
+#   text hash     7ab0bf2ce49d14a1
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

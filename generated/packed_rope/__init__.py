@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  84f598817b6db7ef
-#   text hash     06602b36f19abbd1
+#   content hash  d858252de680fd92
+#   text hash     033cba432e981938
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  84f598817b6db7ef
-#   text hash     0500e364416f3cc0
+#   content hash  d858252de680fd92
+#   text hash     44469a571bf50687
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernels: Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  84f598817b6db7ef
-#   text hash     600f6327a678bc3c
+#   content hash  d858252de680fd92
+#   text hash     1382511f0850c6b9
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

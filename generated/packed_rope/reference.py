@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  84f598817b6db7ef
-#   text hash     b9d19ded575f46bc
+#   content hash  d858252de680fd92
+#   text hash     69fab6bd306c9e95
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  84f598817b6db7ef
-#   text hash     59f7736bd62ec91c
+#   content hash  d858252de680fd92
+#   text hash     593bcc03eb073338
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

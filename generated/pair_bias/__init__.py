@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  22f59a59e9c7da7d
-#   text hash     be021d84b4743b5b
+#   content hash  6f26f96bd03f05dc
+#   text hash     d3096b9400155658
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

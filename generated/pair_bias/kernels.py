@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  22f59a59e9c7da7d
-#   text hash     433ae0c7f8dc3f00
+#   content hash  6f26f96bd03f05dc
+#   text hash     969d6ed63aa43aa3
 #   render with   attnforge render specs/pair_bias.yaml
 """The kernels: Attention with a learned bias for each pair of positions.
 

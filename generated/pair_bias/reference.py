@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  22f59a59e9c7da7d
-#   text hash     51c29c04709db166
+#   content hash  6f26f96bd03f05dc
+#   text hash     f6d2443f23f2d449
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3d8f9e4b30f32dcc
-#   text hash     7efebeb4d9653e43
+#   content hash  034475c20c0a616f
+#   text hash     2722a0914a610831
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3d8f9e4b30f32dcc
-#   text hash     32d28a36769c4aa8
+#   content hash  034475c20c0a616f
+#   text hash     1237ecfe2a361811
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3d8f9e4b30f32dcc
-#   text hash     910e4de255142a7b
+#   content hash  034475c20c0a616f
+#   text hash     30536a15e8befcf9
 #   render with   attnforge render specs/paligemma.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

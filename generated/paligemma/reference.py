@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3d8f9e4b30f32dcc
-#   text hash     97a41ad72bc808ae
+#   content hash  034475c20c0a616f
+#   text hash     bc72ad5f4327df88
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3d8f9e4b30f32dcc
-#   text hash     ae991b2092cdd43c
+#   content hash  034475c20c0a616f
+#   text hash     dd65eea38423eb8c
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

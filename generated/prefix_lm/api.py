@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3307be086c43c51f
-#   text hash     0b8a65d35960dd01
+#   content hash  7faa936d686912ed
+#   text hash     03430cca730250ce
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

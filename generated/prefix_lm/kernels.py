@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3307be086c43c51f
-#   text hash     91b7c66876a81977
+#   content hash  7faa936d686912ed
+#   text hash     1887a77d4d2c8285
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernels: Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3307be086c43c51f
-#   text hash     add901c594c48d36
+#   content hash  7faa936d686912ed
+#   text hash     124846a6bb96940f
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

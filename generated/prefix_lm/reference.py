@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3307be086c43c51f
-#   text hash     0303a363c95824eb
+#   content hash  7faa936d686912ed
+#   text hash     bae72947bdf371f4
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

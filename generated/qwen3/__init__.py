@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9519f37293145130
-#   text hash     540d4eec9bffa964
+#   content hash  f8fbe19841f5a2aa
+#   text hash     7b3eee8558f08e77
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9519f37293145130
-#   text hash     b04e39256957d92b
+#   content hash  f8fbe19841f5a2aa
+#   text hash     6383b807261581af
 #   render with   attnforge render specs/qwen3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9519f37293145130
-#   text hash     d7bbd88939dbf132
+#   content hash  f8fbe19841f5a2aa
+#   text hash     809ad2070d8198d3
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9519f37293145130
-#   text hash     8975e01e386980ef
+#   content hash  f8fbe19841f5a2aa
+#   text hash     9bdef4cd0e272bf9
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9c10091de1b8f0ad
-#   text hash     1b66051df521001c
+#   content hash  d1de2239d68fdbf3
+#   text hash     115834cf83dcd179
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

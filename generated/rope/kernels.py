@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9c10091de1b8f0ad
-#   text hash     b3c5f62df0f10917
+#   content hash  d1de2239d68fdbf3
+#   text hash     59af3dc1dd41ca77
 #   render with   attnforge render specs/rope.yaml
 """The kernels: Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9c10091de1b8f0ad
-#   text hash     c13ad29041153fcd
+#   content hash  d1de2239d68fdbf3
+#   text hash     dd893fd326f13d99
 #   render with   attnforge render specs/rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

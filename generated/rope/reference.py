@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9c10091de1b8f0ad
-#   text hash     8daa01cb5155f33b
+#   content hash  d1de2239d68fdbf3
+#   text hash     5c6c13aae1c93da2
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

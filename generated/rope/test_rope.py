@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9c10091de1b8f0ad
-#   text hash     a3a6a0abd7e2f5e3
+#   content hash  d1de2239d68fdbf3
+#   text hash     27948f0aae58275e
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e9d065df6ba1c507
-#   text hash     bbf7f5da19357eec
+#   content hash  f72855d2efd2cb54
+#   text hash     39309ae0e6e0558b
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

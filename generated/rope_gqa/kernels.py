@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e9d065df6ba1c507
-#   text hash     5f088996c67ea564
+#   content hash  f72855d2efd2cb54
+#   text hash     645e855b073704d5
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e9d065df6ba1c507
-#   text hash     6e158dae871847a5
+#   content hash  f72855d2efd2cb54
+#   text hash     6da7223412488d0d
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

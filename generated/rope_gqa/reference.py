@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e9d065df6ba1c507
-#   text hash     855761a63f959c62
+#   content hash  f72855d2efd2cb54
+#   text hash     d71d7e32e8ddb078
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

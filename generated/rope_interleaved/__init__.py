@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  44d48f4b3e0b816b
-#   text hash     1dd05cb3405c2717
+#   content hash  3cbc37e0e3dd7f0b
+#   text hash     217869d771a32744
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  44d48f4b3e0b816b
-#   text hash     acb76ab15acf3308
+#   content hash  3cbc37e0e3dd7f0b
+#   text hash     b282109b93240680
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

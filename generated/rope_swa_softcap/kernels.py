@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c2b03a086e696242
-#   text hash     3be501be1a39edd0
+#   content hash  7211aacd65937a5e
+#   text hash     1bc5e2c38072a28c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernels: Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

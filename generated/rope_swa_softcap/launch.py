@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c2b03a086e696242
-#   text hash     f8bfa32a7ae9458b
+#   content hash  7211aacd65937a5e
+#   text hash     e7f7c8433fa6116a
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

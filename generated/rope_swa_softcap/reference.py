@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c2b03a086e696242
-#   text hash     89177a4f1cf1772e
+#   content hash  7211aacd65937a5e
+#   text hash     9ef5b8e08e076e0c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b30945e03de49aff
-#   text hash     739bf193280fdcfc
+#   content hash  25afd48610071421
+#   text hash     71666253bebeab4b
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b30945e03de49aff
-#   text hash     306a36f69ba741ea
+#   content hash  25afd48610071421
+#   text hash     9931f1dfa7d9fc6e
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

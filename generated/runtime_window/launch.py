@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b30945e03de49aff
-#   text hash     e8be275da272daf0
+#   content hash  25afd48610071421
+#   text hash     436de73d008333c0
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

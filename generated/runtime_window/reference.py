@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b30945e03de49aff
-#   text hash     68934904a6b70b31
+#   content hash  25afd48610071421
+#   text hash     1ef3714c0ecf27e7
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b30945e03de49aff
-#   text hash     2a5b2fa3a78f1af0
+#   content hash  25afd48610071421
+#   text hash     c05c2b1bd41435e6
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

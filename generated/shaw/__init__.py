@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  39523c3422e72ab8
-#   text hash     9eebc95318f013e1
+#   content hash  4facf8c3fa016b4e
+#   text hash     4361e779e4eebea1
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  39523c3422e72ab8
-#   text hash     f293fd8cda8002df
+#   content hash  4facf8c3fa016b4e
+#   text hash     264ba477436ebbe0
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

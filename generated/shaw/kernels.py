@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  39523c3422e72ab8
-#   text hash     9047f1cd81bcef0d
+#   content hash  4facf8c3fa016b4e
+#   text hash     7e02ca3ff3cc0c3a
 #   render with   attnforge render specs/shaw.yaml
 """The kernels: Attention in which each query gives each distance up to 16 a score of its own.
 

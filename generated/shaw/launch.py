@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  39523c3422e72ab8
-#   text hash     5ae18d0bed4e9df7
+#   content hash  4facf8c3fa016b4e
+#   text hash     60b8614298d8e80f
 #   render with   attnforge render specs/shaw.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  39523c3422e72ab8
-#   text hash     c45c4ea46867d182
+#   content hash  4facf8c3fa016b4e
+#   text hash     94ff93ad359ac912
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

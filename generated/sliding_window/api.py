@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3b1a09e75cbeddc4
-#   text hash     602bd46fef5bc599
+#   content hash  4dec8959df874371
+#   text hash     e64e98c8649392ef
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3b1a09e75cbeddc4
-#   text hash     fafbc1996a95c71e
+#   content hash  4dec8959df874371
+#   text hash     fe65d1f6d94e11be
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3b1a09e75cbeddc4
-#   text hash     9533e1acfc5c7595
+#   content hash  4dec8959df874371
+#   text hash     c42d893f804f6d55
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0879df5066b0f75f
-#   text hash     f7cb42af21b55d0e
+#   content hash  d761ac553a2c7bdd
+#   text hash     ad933be1f2ed0bea
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

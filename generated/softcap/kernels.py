@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0879df5066b0f75f
-#   text hash     6233ea3655a87170
+#   content hash  d761ac553a2c7bdd
+#   text hash     18b531be10fdc6a9
 #   render with   attnforge render specs/softcap.yaml
 """The kernels: Causal attention with scores capped smoothly at 30.
 

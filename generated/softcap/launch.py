@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0879df5066b0f75f
-#   text hash     675312197d04dd5a
+#   content hash  d761ac553a2c7bdd
+#   text hash     c1cc09401baa7aa9
 #   render with   attnforge render specs/softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

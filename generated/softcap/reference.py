@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0879df5066b0f75f
-#   text hash     dd53f58a5ee5bfd4
+#   content hash  d761ac553a2c7bdd
+#   text hash     2033e9b57c63a15d
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

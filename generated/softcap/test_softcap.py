@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0879df5066b0f75f
-#   text hash     cca353911853edbc
+#   content hash  d761ac553a2c7bdd
+#   text hash     a2d982391786e252
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

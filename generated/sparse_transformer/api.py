@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  361e847452b1179d
-#   text hash     90a4566e9bcdf552
+#   content hash  027c35b979c09617
+#   text hash     2b9dcdedba1f2ef1
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  361e847452b1179d
-#   text hash     a88043ae625c1255
+#   content hash  027c35b979c09617
+#   text hash     546f78e7ff345193
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

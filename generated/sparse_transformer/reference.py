@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  361e847452b1179d
-#   text hash     7fde6379d288c304
+#   content hash  027c35b979c09617
+#   text hash     083f5194dcb77e69
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

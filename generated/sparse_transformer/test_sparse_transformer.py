@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  361e847452b1179d
-#   text hash     9bf1c6483f3d6857
+#   content hash  027c35b979c09617
+#   text hash     5469a986f4c27ed4
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

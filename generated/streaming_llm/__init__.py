@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1f434fc9723ab545
-#   text hash     89ea72ecd6fd2b5f
+#   content hash  cb37f27c75763dd4
+#   text hash     fb2172f4219b08f4
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

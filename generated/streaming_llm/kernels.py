@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1f434fc9723ab545
-#   text hash     c7597515a6bc64f1
+#   content hash  cb37f27c75763dd4
+#   text hash     304ea20396ca5f8d
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernels: Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1f434fc9723ab545
-#   text hash     187d2413141c69d8
+#   content hash  cb37f27c75763dd4
+#   text hash     cf2be22f78f534b2
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1f434fc9723ab545
-#   text hash     ed71a693c8a4d46a
+#   content hash  cb37f27c75763dd4
+#   text hash     92814a43851ea1bc
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

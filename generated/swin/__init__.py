@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  054b4032b59de850
-#   text hash     a276b2520533048c
+#   content hash  c801fcdb7a46ac6f
+#   text hash     4917b942525d09ce
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  054b4032b59de850
-#   text hash     8737b310b74dbbaa
+#   content hash  c801fcdb7a46ac6f
+#   text hash     7c44adbd5e1d4757
 #   render with   attnforge render specs/swin.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

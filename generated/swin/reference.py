@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  054b4032b59de850
-#   text hash     8ff21421c9ff84da
+#   content hash  c801fcdb7a46ac6f
+#   text hash     0a0ac9c972ea9a61
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

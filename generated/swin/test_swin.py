@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  054b4032b59de850
-#   text hash     1189fdaa1563ff44
+#   content hash  c801fcdb7a46ac6f
+#   text hash     ad97386cb93a13f0
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  38e0e7bdcd613237
-#   text hash     874dedc2038cd4b7
+#   content hash  238ebe3dae7b64dd
+#   text hash     cadafe9a84811c60
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernels: Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  38e0e7bdcd613237
-#   text hash     f44fb03164610bab
+#   content hash  238ebe3dae7b64dd
+#   text hash     109d2daefaacb80f
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

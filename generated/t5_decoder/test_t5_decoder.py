@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  38e0e7bdcd613237
-#   text hash     1deb354ce45f556a
+#   content hash  238ebe3dae7b64dd
+#   text hash     07762b074d1b25c2
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

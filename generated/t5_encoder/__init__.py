@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7cc13de616c5b3f3
-#   text hash     65c09167183f21e6
+#   content hash  3f917a596442c1f6
+#   text hash     ceb0058e70678ad9
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

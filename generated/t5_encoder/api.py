@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7cc13de616c5b3f3
-#   text hash     796095815250f0d2
+#   content hash  3f917a596442c1f6
+#   text hash     5c4e7483a56cf025
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7cc13de616c5b3f3
-#   text hash     5c3360d16b2fb9e4
+#   content hash  3f917a596442c1f6
+#   text hash     e2eb6a5a2e9b7ec3
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernels: Attention with T5's learned biases for distances in both directions.
 

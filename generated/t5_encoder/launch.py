@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7cc13de616c5b3f3
-#   text hash     e4207c15f94dc7e3
+#   content hash  3f917a596442c1f6
+#   text hash     f716312a116221a3
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7cc13de616c5b3f3
-#   text hash     0bc87906582e5f93
+#   content hash  3f917a596442c1f6
+#   text hash     a84084020ea32299
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

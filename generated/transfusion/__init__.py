@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e07e21c288d4892b
-#   text hash     a0a20dae9a3e7c8b
+#   content hash  b8e60c8b7735f9cc
+#   text hash     2f1d175bcc9aab7c
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

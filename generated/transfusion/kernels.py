@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e07e21c288d4892b
-#   text hash     a353594eb29a556f
+#   content hash  b8e60c8b7735f9cc
+#   text hash     3c54ab6529567f46
 #   render with   attnforge render specs/transfusion.yaml
 """The kernels: Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e07e21c288d4892b
-#   text hash     818be438f315380a
+#   content hash  b8e60c8b7735f9cc
+#   text hash     f42017d9452361b5
 #   render with   attnforge render specs/transfusion.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a38e22348ee4107c
-#   text hash     a6a9ea84d0afd9bd
+#   content hash  ed467cc639ed9248
+#   text hash     b27d28598d665fe2
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernels: A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

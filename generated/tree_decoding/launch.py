@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a38e22348ee4107c
-#   text hash     d8676a4cbfd72a8f
+#   content hash  ed467cc639ed9248
+#   text hash     ea704d1c709f369b
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a38e22348ee4107c
-#   text hash     b08194cac0701b29
+#   content hash  ed467cc639ed9248
+#   text hash     d8501cc8216a8bf8
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a38e22348ee4107c
-#   text hash     f130edbf53e1c84b
+#   content hash  ed467cc639ed9248
+#   text hash     05addac66ad4664d
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -110,7 +110,7 @@ def run(
     device: str = "cuda",
 ) -> Iterator[Result]:  # fmt: skip
     """Measures a variant and the peers of these names, one call after the other."""
-    planned = plan.build(loaded)
+    planned, backward = plan.build(loaded), backward and loaded.algorithm.backward
     with tempfile.TemporaryDirectory(prefix="attnforge-") as folder:
         ours = functions(package, Path(folder)).attention
         exported = Exported(loaded, Path(folder))

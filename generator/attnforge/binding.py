@@ -236,7 +236,7 @@ class View(Reader):
         """The functions that the terms' text calls, slopes included."""
         nodes = [*(self._value(term) for term in self.spec.scores), *self.nodes]
         nodes += [given.default for given in self.spec.inputs if given.default is not None]
-        for parts, roots, _ in self._shared:
+        for parts, roots, _ in self._shared if self.spec.algorithm.backward else ():
             nodes += [*(node for _, node in parts), *roots]
         return printers.triton_helpers(nodes)
 

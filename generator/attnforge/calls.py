@@ -72,7 +72,8 @@ class _Maker:
         s = self.sizes
         shapes = ((s.q_len, s.heads, s.head_dim), (s.k_len, s.kv_heads, s.head_dim), (s.k_len, s.kv_heads, s.v_dim))
         lead = (lambda n: (s.batch * n,)) if self.packed else (lambda n: (s.batch, n))
-        q, k, v = (self.normal(*lead(n), *rest).to(self.dtype).requires_grad_() for n, *rest in shapes)
+        learns = self.planned.spec.algorithm.backward
+        q, k, v = (self.normal(*lead(n), *rest).to(self.dtype).requires_grad_(learns) for n, *rest in shapes)
         keywords = self.cuts() if self.packed else {}
         for argument in self.planned.arguments:
             if not argument.optional:

@@ -37,23 +37,41 @@ class Faces:
         """What kernels call the key head."""
         return "kv_h" if self.spec.grouped else "h"
 
+    @property
+    def tail(self) -> bool:
+        """Whether a step may meet a tile with rows of the next sequence."""
+        return self.spec.packed and not self.spec.algorithm.whole_head
+
+    @property
+    def described(self) -> bool:
+        """Whether the dkv kernel reads the LSE and delta by descriptors: a packed sequence may begin where none reads."""
+        return self.spec.algorithm.backward and not self.spec.packed
+
     def values(self, x: str) -> str:
-        """What the dkv kernel calls the LSE or delta; a sequence of packed ones may begin where no descriptor reads."""
-        return f"{x}_ptr" if self.spec.packed else f"{x}_rows"
+        """What the dkv kernel calls the LSE or delta."""
+        return f"{x}_rows" if self.described else f"{x}_ptr"
+
+    @property
+    def forward(self) -> Kernel:
+        """The forward pass."""
+        return self._by_heads if self.spec.algorithm.whole_head else self._by_queries
 
     @cached_property
-    def forward(self) -> Kernel:
+    def _by_queries(self) -> Kernel:
         """One tile of queries, over the keys that it sees."""
+        strided = self.spec.algorithm.strided_keys
+        keys = ("k_base", "k_stride_row", "D") if strided else ("k_desc",)
         step = self._step(
             "forward",
             self.by_query,
-            ("acc", "m", "l", "q_tile", "k_desc", "v_desc"),
+            ("acc", "m", "l", "q_tile", *keys, "v_desc"),
             [line.text for line in self.by_query.score],
         )
         return Kernel(
             "forward",
             (
-                *self._operands("q_desc", "k_desc", "v_desc"),
+                *self._operands(*(("q_desc", "v_desc") if strided else ("q_desc", "k_desc", "v_desc"))),
+                *(self._strided_keys() if strided else ()),
                 Parameter("out_ptr", "*T", "out", written=True),
                 Parameter("lse_ptr", "*fp32", "lse", written=True),
                 *self._sizes(),
@@ -61,9 +79,29 @@ class Faces:
                 *self._skipped("q"),
                 *self._sunk(),
                 *self._dropped(),
-                *self._constants("GROUP", "DV", "BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "PRECISION"),
+                *self._constants(*(("GROUP", "D", "DV") if strided else ("GROUP", "DV")), *_TILED),
             ),
             step,
+        )
+
+    @cached_property
+    def _by_heads(self) -> Kernel:
+        """One head, a tile of keys after the other, each over the queries that see it."""
+        names = ("k_tile", "v_tile", "q_desc", "acc_base", "m_base", "l_base", "DV")
+        texts = ["k_pos", *(line.text for line in self.by_key.score)]  # a mask asks which keys there are at all
+        return Kernel(
+            "forward",
+            (
+                *self._operands("q_desc", "k_desc", "v_desc"),
+                *(Parameter(f"{name}_ptr", "*fp32", name) for name in ("acc", "m", "l")),
+                Parameter("out_ptr", "*T", "out"),
+                Parameter("lse_ptr", "*fp32", "lse"),
+                *self._sizes(),
+                *self._given(self.by_key),
+                *self._dropped(),
+                *self._constants("GROUP", "DV", *_TILED),
+            ),
+            self._step("forward", self.by_key, names, texts),
         )
 
     @cached_property
@@ -85,7 +123,7 @@ class Faces:
             "backward_dkv",
             (
                 *self._operands("q_desc", "k_desc", "v_desc", "dout_desc"),
-                *(Parameter(self.values(x), "*fp32" if self.spec.packed else "rows", x, ("BLOCK_M",)) for x in _VALUES),
+                *(Parameter(self.values(x), "rows" if self.described else "*fp32", x, ("BLOCK_M",)) for x in _VALUES),
                 Parameter("dk_ptr", "*T", "dk", written=True),
                 Parameter("dv_ptr", "*T", "dv", written=True),
                 *self._sizes(),
@@ -93,7 +131,7 @@ class Faces:
                 *self._skipped("k"),
                 *self._dropped(),
                 *(Parameter(f"{s.name}_ptr", "*fp32", s.name, written=True) for s in self.by_key.learned),
-                *self._constants("GROUP", "D", "DV", "BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "PRECISION"),
+                *self._constants("GROUP", "D", "DV", *_TILED),
             ),
             self._step("backward_dkv", self.by_key, names, self._backward_texts(self.by_key)),
         )
@@ -115,7 +153,7 @@ class Faces:
                 *self._skipped("q"),
                 *self._dropped(),
                 *(Parameter(f"{s.name}_ptr", "*fp32", s.name, written=True) for s in self.by_query.learned),
-                *self._constants("GROUP", "D", "BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "PRECISION"),
+                *self._constants("GROUP", "D", *_TILED),
             ),
             self._step("backward_dq", self.by_query, names, self._backward_texts(self.by_query)),
         )
@@ -159,7 +197,7 @@ class Faces:
                 *tables,
                 *self._sizes(scale=False),
                 Parameter("Hkv", "i32", "k.shape[-2]"),
-                Parameter("sign", "fp32", "sign"),
+                *((Parameter("sign", "fp32", "sign"),) if self.spec.algorithm.backward else ()),
                 *constants,
                 *rest,
             ),
@@ -182,7 +220,7 @@ class Faces:
                 Parameter("sums_ptr", "*fp32", "sums", written=True),
                 *lengths,
                 Parameter("heads", "i32", "x.shape[-2]"),
-                Parameter("REVERSE", "constexpr", "reverse"),
+                *((Parameter("REVERSE", "constexpr", "reverse"),) if self.spec.algorithm.backward else ()),
                 Parameter("BLOCK", "constexpr", "block"),
             ),
         )
@@ -194,7 +232,7 @@ class Faces:
         return tuple(self._pair(leaf) for leaf in leaves)
 
     def _pair(self, leaf: Leaf) -> Pair:
-        view, given = View(self.spec, "q", leaf), leaf.input
+        view, given = View(self.spec, "q", pair=leaf), leaf.input
         places = {kind: i for i, kind in enumerate(given.kinds)}
         batch = f"{given.name}.shape[{places['batch']}]" if "batch" in places else "1"
         head = next((i for kind, i in places.items() if kind in ("head", "kv_head")), None)
@@ -212,7 +250,7 @@ class Faces:
                 Parameter("own_heads", "i32", heads),
                 *self._given(view),
                 *self._dropped(),
-                *self._constants("GROUP", "BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "PRECISION"),
+                *self._constants("GROUP", *_TILED),
             ),
         )
         return Pair(leaf, view, kernel, batch, heads)
@@ -220,7 +258,7 @@ class Faces:
     @property
     def kernels(self) -> tuple[Kernel, ...]:
         """All kernels of the package."""
-        found = (self.forward, self.dkv, self.dq)
+        found = (self.forward, self.dkv, self.dq) if self.spec.algorithm.backward else (self.forward,)
         return (
             ((self.bounds,) if self.bounds else ())
             + self.ranges
@@ -238,6 +276,12 @@ class Faces:
         for name in names:
             x = name.removesuffix("_desc")
             yield Parameter(name, "tiles", x, (rows.get(x, "BLOCK_M"), columns.get(x, "BLOCK_DV")))
+
+    def _strided_keys(self) -> Iterable[Parameter]:
+        """Where keys stand; strides count 16 bytes, so that the compiler sees that it may load as many at once."""
+        yield Parameter("k_ptr", "*T", "k")
+        for axis, place in (("row", 0), ("head", 1)) if self.spec.packed else (("batch", 0), ("row", 1), ("head", 2)):
+            yield Parameter(f"k_stride_{axis}", "i32", f"_steps(k, {place})")
 
     def _sizes(self, *, scale: bool = True) -> Iterable[Parameter]:
         if self.spec.packed:
@@ -276,7 +320,8 @@ class Faces:
     @cached_property
     def ranges(self) -> tuple[Kernel, ...]:
         """The tiles that each tile of queries, and each of keys, needs."""
-        sides = [skips for side in SIDES if (skips := Skips(self.spec, side)).any and skips.ranged]
+        both = (Skips(self.spec, side) for side in SIDES)
+        sides = [skips for skips in both if skips.any and skips.ranged and skips.walked]
         ptr = {x.ranges: Parameter(f"{x.ranges}_ptr", "*i32", x.ranges, written=True) for x in sides}
         return tuple(Kernel(x.ranges, (ptr[x.ranges], *self._notes(), *self._told())) for x in sides)
 
@@ -346,6 +391,7 @@ class Faces:
 
 
 _VALUES = ("lse", "delta")  # of each query
+_TILED = ("BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "PRECISION")
 _CONSTANTS = {
     "D": "q.shape[-1]",
     "DV": "v.shape[-1]",

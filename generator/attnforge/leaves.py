@@ -19,7 +19,7 @@ from .spec import Spec
 
 Side = Literal["q", "k"]
 SIDES: tuple[Side, Side] = ("q", "k")
-Site = Literal["program", "head", "step", "mask"]
+Site = Literal["program", "head", "tile", "step", "mask"]
 TYPES = {"float": "tl.float32", "int": "tl.int32", "bool": "tl.int1"}
 CASTS = {kind: f".to({name})" for kind, name in TYPES.items()}
 _SIDES: dict[str, Side] = {"query": "q", "key": "k"}
@@ -74,10 +74,19 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Reader:
-    """How one kernel reads the terms of a spec; `own` is the side whose tiles its programs own."""
+    """How one kernel reads the terms of a spec; `own` is the side whose tiles its programs own.
+
+    Programs that own a `whole_head` take the tiles of their side one after the other, and hold scores by query.
+    """
 
     spec: Spec
     own: Side
+    whole_head: bool = False
+
+    @property
+    def down(self) -> Side:
+        """The side whose rows run down a tile of scores."""
+        return "q" if self.whole_head else self.own
 
     def text(self, node: Node) -> str:
         """Triton text of an expression over tiles."""
@@ -112,7 +121,7 @@ class Reader:
 
     def way(self, side: str) -> str:
         """How a vector over one side's rows broadcasts over a tile."""
-        return "[:, None]" if side == self.own else "[None, :]"
+        return "[:, None]" if side == self.down else "[None, :]"
 
     def leaf(self, node: Node) -> Leaf:
         """The leaf that an input node reads."""
@@ -169,19 +178,25 @@ class Reader:
         """The statements that make leaves available, by where they run; those of "mask" in steps that apply one."""
         lines = dict.fromkeys(self._numbers() if site == "program" else ())
         for leaf in self.leaves:
-            outer = "head" if self.own == "k" and self.per_head(leaf) else "program"
+            outer = "head" if self._heads and self.per_head(leaf) else "program"
             if leaf.form == "value":
                 if site == outer:
                     lines[f"{leaf.name} = {self._value_of(leaf.input)}"] = None
                 continue
-            base = "head" if self.own == "k" and "head" in leaf.input.kinds else "program"
+            base = "head" if self._heads and "head" in leaf.input.kinds else "program"
             if site == base and self.base(leaf.input).endswith("_base"):
                 lines[f"{leaf.input.name}_base = {self._place(leaf.input)}"] = None
-            inner: Site = "step" if leaf in self._scored else "mask"
-            if site == (outer if self.extent(leaf) <= {self.own} else inner):
+            extent, inner = self.extent(leaf), "step" if leaf in self._scored else "mask"
+            owned = "tile" if self.whole_head and extent else outer
+            if site == (owned if extent <= {self.own} else inner):
                 texts = {"row": self._row, "pair": self._pair, "entry": self._entry}[leaf.form](leaf)
                 lines |= dict.fromkeys(texts)
         return tuple(lines)
+
+    @property
+    def _heads(self) -> bool:
+        """Whether a program goes through several query heads."""
+        return self.own == "k" and not self.whole_head
 
     def _numbers(self) -> Iterator[str]:
         """Makes the call's numbers values of the kernel language: the interpreter hands on Python's own floats."""
@@ -228,7 +243,7 @@ class Reader:
             if per != 1:
                 place, count = f"{place} // {per}", f"tl.cdiv({count}, {per})"
             sides.append(f"{place}, {given.name}_stride_{kind}, {count}")
-        down, across = sides if self.own == "q" else sides[::-1]
+        down, across = sides if self.down == "q" else sides[::-1]
         return [f"{leaf.name} = load_pairs({self.base(given)}, {down}, {across}){CASTS[given.dtype]}"]
 
     def _entry(self, leaf: Leaf) -> list[str]:
@@ -290,7 +305,8 @@ class Reader:
     @property
     def kept(self) -> str:
         """Text of which of a tile's weights dropout keeps."""
-        return "kept(seed, drop_below, b, h, row, k_start, k_tile.shape[0])" + (".T" if self.own == "k" else "")
+        keys = "k_tile.shape[1]" if self.spec.algorithm.strided_keys else "k_tile.shape[0]"
+        return f"kept(seed, drop_below, b, h, row, k_start, {keys})" + (".T" if self.down == "k" else "")
 
     def strides(self, given: Input) -> dict[str, Axis]:
         """The names of an input's strides, and their axes."""
@@ -306,7 +322,8 @@ class Reader:
     def passed(self, texts: Iterable[str], known: Iterable[str], more: Iterable[str] = ()) -> tuple[str, ...]:
         """The names of the kernel's, and of `more`, that a step's texts read, apart from those it knows anyway."""
         words = {word for text in texts for word in re.findall(r"\w+", text)} - set(known)
-        outer = [line.split(" = ")[0] for site in ("program", "head") for line in self.loads(site)]
+        sites: tuple[Site, ...] = ("program", "head", "tile")
+        outer = [line.split(" = ")[0] for site in sites for line in self.loads(site)]
         candidates = [
             "b",
             "h",

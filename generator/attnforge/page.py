@@ -118,7 +118,8 @@ class Page:
     def derivatives(self) -> tuple[Equation, ...]:
         """The slopes of the score terms."""
         found: list[Equation] = []
-        for i, term in enumerate(self.spec.scores, len(self.spec.masks)):
+        scores = self.spec.scores if self.spec.algorithm.backward else ()
+        for i, term in enumerate(scores, len(self.spec.masks)):
             shared, slopes = calculus.slopes(term.score, [given.name for given in self.spec.inputs if given.grad])
             for name, node in shared:
                 found.append(Equation(row(mathml.temporary(name), "<mo>=</mo>", self._math(node)), i, term.label))

@@ -77,8 +77,8 @@ class Plan:
 
     spec: Spec
     arguments: tuple[Argument, ...]
-    by_query: View  # the terms as the forward and dq kernels read them
-    by_key: View  # the terms as the dkv kernel reads them
+    by_query: View  # the terms as kernels read them whose programs own queries
+    by_key: View  # the terms as kernels read them whose programs own keys
     faces: Faces
     keys: Walk
     queries: Walk
@@ -151,6 +151,11 @@ class Plan:
         return (*self.tensors, *cuts, *(("_seed_kind(seed)",) if self.spec.dropout else ()))
 
     @property
+    def floats(self) -> tuple[str, ...]:
+        """The tensors that a caller could want a gradient of."""
+        return ("q", "k", "v", *(a.name for a in self.arguments if (a.kind, a.dtype) == ("tensor", "float")))
+
+    @property
     def learned_names(self) -> tuple[str, ...]:
         """The learned inputs, and the sinks where there are any."""
         return (*(r.input.name for r in self.learned), *(("sinks",) if self.spec.sink else ()))
@@ -165,6 +170,24 @@ class Plan:
     def scan_texts(self, given: Input) -> tuple[str, str]:
         """How the host hands an input to the scan, and what it drops of the result."""
         return scan_view(given, self.spec)
+
+    @property
+    def grid(self) -> str:
+        """Text of the forward pass's grid."""
+        heads = f"{self.sequences} * q.shape[-2],"
+        return heads if self.spec.algorithm.whole_head else f"{heads} _cdiv({self.longest[0]}, block_m)"
+
+    @property
+    def buffers(self) -> tuple[str, ...]:
+        """The statements that make what the forward pass keeps in memory from step to step."""
+        if not self.spec.algorithm.whole_head:
+            return ()
+        acc = "acc = lse.new_zeros(*lse.shape, v.shape[-1])"
+        if not self.spec.sink:
+            return acc, 'm = lse.new_full(lse.shape, float("-inf"))', "l = lse.new_zeros(lse.shape)"
+        # the sink is what every row has seen at first
+        first = "m = lse.new_empty(lse.shape).copy_((sinks.float() * LOG2E)[:, None])"
+        return acc, first, 'l = (m > float("-inf")).float()'
 
     @cached_property
     def passes(self) -> tuple[Pass, ...]:
@@ -223,16 +246,18 @@ class Plan:
 
 def build(spec: Spec) -> Plan:
     """Works out all that the templates print."""
-    by_query, by_key = View(spec, "q"), View(spec, "k")
+    by_query, by_key = View(spec, "q"), View(spec, "k", spec.algorithm.whole_head)
     faces = Faces(spec, by_query, by_key)
     views = (by_query, by_key, *(pair.view for pair in faces.pairs))
     key_skips, query_skips = (found if (found := Skips(spec, side)).any else None for side in SIDES)
     helpers = {name for view in views for name in view.helpers} | set(walk.helpers(spec))
     helpers |= {name for skips in (key_skips, query_skips) if skips for name in skips.helpers}
-    given, pairs = tiles.tables(_weight(spec, by_query)).tuned(spec.tiles), [pair.kernel.name for pair in faces.pairs]
+    given = tiles.tables(_weight(spec, by_query), spec.algorithm.name).tuned(spec.tiles)
+    pairs = [pair.kernel.name for pair in faces.pairs]
 
     def also(table: tiles.Table) -> tiles.Table:
-        return table | dict.fromkeys(pairs, table["backward_dkv"])
+        kept = table if spec.algorithm.backward else {"forward": table["forward"]}
+        return kept | dict.fromkeys(pairs, table["backward_dkv"])
 
     return Plan(
         spec,
@@ -291,7 +316,7 @@ def _arguments(spec: Spec) -> Iterable[Argument]:
         )
     if spec.sink:
         doc = "a logit of each head that joins the denominator of the softmax and carries no value"
-        yield Argument("sinks", "tensor", "float", (Axis("head"),), grad=True, doc=doc)
+        yield Argument("sinks", "tensor", "float", (Axis("head"),), grad=spec.algorithm.backward, doc=doc)
     if spec.dropout:
         yield Argument(
             "dropout_p", "scalar", "float", value="0.0", minimum=0, doc="share of the weights to drop, below 1"

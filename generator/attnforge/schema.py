@@ -128,6 +128,13 @@ class SpecModel(_Model):
     dropout: bool = Field(
         False, description="Drops a share `dropout_p` of the weights, after the softmax, as `seed` says."
     )
+    algorithm: Literal["flash2", "flash1", "flash2_strided_k"] = Field(
+        "flash2",
+        description="In which order kernels work, for those who measure what each step brought. "
+        "`flash2`: a program owns a tile of queries and walks over keys; `flash1`: one owns a head and takes each tile "
+        "of keys past all queries, whose sums stand in memory; `flash2_strided_k`: as `flash2`, keys are loaded as "
+        "columns. The last two have the forward pass only, so that no input has `grad`.",
+    )
     inputs: dict[Word, InputModel] = Field(
         {}, description="Extra tensors and numbers that the inline expressions of this file read."
     )

@@ -34,6 +34,11 @@ class Skips:
         return Reader(dataclasses.replace(self.spec, scores=()), self.own)
 
     @property
+    def _leaves(self) -> tuple[Leaf, ...]:
+        """What could tell tiles apart: nothing for programs that own more than a tile."""
+        return () if self.spec.algorithm.whole_head else self.reader.leaves
+
+    @property
     def function(self) -> str:
         """The function that tells them."""
         return "key_states" if self.own == "q" else "query_states"
@@ -45,13 +50,13 @@ class Skips:
 
     def noted(self, side: Side) -> tuple[Leaf, ...]:
         """The leaves along one side whose extremes are noted for each of its tiles."""
-        whole = (leaf for leaf in self.reader.leaves if leaf.input.dtype != "float")
+        whole = (leaf for leaf in self._leaves if leaf.input.dtype != "float")
         return tuple(leaf for leaf in whole if self.reader.extent(leaf) == {side})
 
     @property
     def blocks(self) -> tuple[Leaf, ...]:
         """The leaves with one entry for several positions of both sides: few enough to be looked at by themselves."""
-        pairs = (leaf for leaf in self.reader.leaves if leaf.form == "pair" and leaf.input.dtype != "float")
+        pairs = (leaf for leaf in self._leaves if leaf.form == "pair" and leaf.input.dtype != "float")
         return tuple(
             leaf for leaf in pairs if all(axis.per != 1 for axis in leaf.input.axes if axis.kind in ("query", "key"))
         )
@@ -70,6 +75,11 @@ class Skips:
     def ranged(self) -> bool:
         """Whether one range of tiles is worked out beforehand; blocks leave holes that kernels have to step over."""
         return not self.blocks
+
+    @property
+    def walked(self) -> bool:
+        """Whether kernels walk along the other side at all."""
+        return ("k" if self.own == "q" else "q") in self.spec.algorithm.walks
 
     @property
     def ranges(self) -> str:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from . import gradients, names, tiles
+from . import algorithm, gradients, names, tiles
+from .algorithm import FLASH2, Algorithm
 from .errors import Location, Problems, near
 from .expression import Node
 from .fields import Fields, number
@@ -21,7 +22,7 @@ __all__ = ["Input", "MaskTerm", "Rope", "RuntimeOption", "ScoreTerm", "Spec", "l
 
 MOST_TERMS = 50
 KEYS = tuple(
-    "name group description citation layout heads rope mask score sink dropout inputs targets".split()  # noqa: SIM905
+    "name group description citation layout heads rope mask score sink dropout algorithm inputs targets".split()  # noqa: SIM905
 )
 
 
@@ -74,6 +75,7 @@ class Spec:
     scores: tuple[ScoreTerm, ...] = ()
     sink: bool = False  # a learned logit of each head joins the denominator
     dropout: bool = False
+    algorithm: Algorithm = FLASH2
     inputs: tuple[Input, ...] = ()  # in the order of the keywords
     options: tuple[RuntimeOption, ...] = ()
     tiles: tuple[tiles.Row, ...] = ()  # that were tuned for it
@@ -130,8 +132,10 @@ class _Loader:
         rope = self._rope(fields.get("rope"))
         masks = [m for item in self._list(fields, "mask") if (m := self._mask(item)) and self._low(m.keep, item)]
         scores = [term for item in self._list(fields, "score") if (term := self._score(item))]
-        learned = [n for n, k in self.keywords.items() if isinstance(k.meaning, Input) and k.meaning.grad]
-        gradients.check(self.scored, learned, self.problems)
+        order = algorithm.read(fields, self.problems)
+        if order.backward:
+            learned = [n for n, k in self.keywords.items() if isinstance(k.meaning, Input) and k.meaning.grad]
+            gradients.check(self.scored, learned, self.problems)
         fields.text("group")
         self._targets(fields.get("targets"))
         if packed:
@@ -153,7 +157,8 @@ class _Loader:
             tuple(scores),
             fields.truth("sink"),
             fields.truth("dropout"),
-            tuple(m for m in meanings if isinstance(m, Input)),
+            order,
+            tuple(order.seen(m) for m in meanings if isinstance(m, Input)),
             tuple(m for m in meanings if isinstance(m, RuntimeOption)),
             tuned,
             json.dumps(plain, sort_keys=True, ensure_ascii=False),

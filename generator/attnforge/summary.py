@@ -41,7 +41,8 @@ def text(spec: Spec) -> str:
 def traits(spec: Spec) -> str:
     """What tells variants of the same formula apart."""
     layout = "packed sequences" if spec.packed else "dense batches"
-    return f"{layout}, {'grouped heads' if spec.grouped else 'as many query heads as key heads'}"
+    order = "" if spec.algorithm.backward else f", forward only, algorithm {spec.algorithm.name}"
+    return f"{layout}, {'grouped heads' if spec.grouped else 'as many query heads as key heads'}{order}"
 
 
 def _face(spec: Spec) -> str:
@@ -71,7 +72,7 @@ def derivatives(spec: Spec) -> Section:
     """The slopes of the score terms."""
     learned = [given.name for given in spec.inputs if given.grad]
     lines: list[tuple[str, str]] = []
-    for term in spec.scores:
+    for term in spec.scores if spec.algorithm.backward else ():
         note = label(term.label) if len(spec.scores) > 1 else _name(term.label)
         shared, slopes = calculus.slopes(term.score, learned)
         lines += [(f"{name} = {source(node)}", note) for name, node in shared]

@@ -70,16 +70,17 @@ WEIGHTS: tuple[Weight, ...] = get_args(Weight)  # each builds on the one before
 
 
 @functools.cache
-def tables(weight: Weight) -> Tables:
-    """The tables that come with the generator."""
+def tables(weight: Weight, algorithm: str = "") -> Tables:
+    """The tables that come with the generator; those of an earlier algorithm have some rows of its own."""
     found = yaml.safe_load((Path(__file__).parent / "tiles.yaml").read_text(encoding="utf-8"))
     return Tables(
-        {arch: _table(given, weight) for arch, given in found["half"].items()}, _table(found["single"], weight)
+        {arch: _table(given, weight, algorithm) for arch, given in found["half"].items()},
+        _table(found["single"], weight, algorithm),
     )
 
 
-def _table(given: dict[str, Any], weight: Weight) -> Table:
-    layers = WEIGHTS[: WEIGHTS.index(weight) + 1]
+def _table(given: dict[str, Any], weight: Weight, algorithm: str) -> Table:
+    layers = (*WEIGHTS[: WEIGHTS.index(weight) + 1], algorithm)
     found: Table = {}
     for kernel in given["plain"]:
         lists = [given.get(layer, {}).get(kernel, {}) for layer in layers]

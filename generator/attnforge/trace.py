@@ -75,7 +75,7 @@ def _loads(view: View, node: Node) -> set[str]:
     """The names that a kernel loads so that an expression can be read."""
     given = {i.name for i in view.spec.inputs if i.axes}
     leaves = [view.leaf(n) for n in node.walk() if n.op == "input" and n.value in given]
-    sites: tuple[Site, ...] = ("program", "head", "step", "mask")
+    sites: tuple[Site, ...] = ("program", "head", "tile", "step", "mask")
     made = {line.split(" = ")[0] for site in sites for line in view.loads(site)}
     return {
         name

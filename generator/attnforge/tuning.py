@@ -121,6 +121,12 @@ class Search:
         """The table that rows go to."""
         return "single" if self.sizes.dtype == "fp32" else tiles.family(self.arch)
 
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """The kernels whose tiles are searched."""
+        faces = {kernel.name for kernel in self.planned.faces.kernels}
+        return tuple(kernel for kernel in tiles.KERNELS if kernel in faces)
+
     def size(self, kernel: str) -> int:
         """The head size whose row of the table serves these."""
         widest = max(self.sizes.head_dim, self.sizes.v_dim)
@@ -213,7 +219,7 @@ class _Runner:
     @functools.cached_property
     def gold(self) -> dict[str, list[torch.Tensor]]:
         """What the present tiles give."""
-        return {kernel: self.results(kernel) for kernel in tiles.KERNELS}
+        return {kernel: self.results(kernel) for kernel in self.search.kernels}
 
     def operands(self, kernel: str) -> tuple[torch.Tensor, ...]:
         """q, k and v, of which those that the kernel makes a gradient of have one."""
@@ -288,7 +294,7 @@ def run(spec: Spec, package: emit.Package, sizes: Sequence[Sizes], console: Any)
         fitting = one.of(spec)
         with tempfile.TemporaryDirectory(prefix="attnforge-") as folder, Progress(console=console) as progress:
             search = Search(spec, package, fitting, Path(folder))
-            kernels: dict[str, list[Trial]] = {kernel: [] for kernel in tiles.KERNELS}
+            kernels: dict[str, list[Trial]] = {kernel: [] for kernel in search.kernels}
             count = sum(len({*search.present(kernel), *candidates(kernel)}) for kernel in kernels)
             bar = progress.add_task(f"{spec.name}, head size {one.head_dim}: compiling", total=count)
             for kernel, trial in search.compiled(tuple(kernels)):

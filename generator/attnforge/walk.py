@@ -114,6 +114,6 @@ def _end(node: Node | None, kind: str, along: str, spec: Spec) -> str:
 
 def helpers(spec: Spec) -> tuple[str, ...]:
     """The functions that the ends' text calls."""
-    found = [span for along in ("k", "q") for span in spans(spec, along)]
+    found = [span for along in spec.algorithm.walks for span in spans(spec, along)]
     nodes = [n for span in found for n in (span.lo, span.hi, span.full_lo, span.full_hi) if n is not None]
     return printers.triton_helpers(nodes)

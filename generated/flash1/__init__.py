@@ -1,0 +1,15 @@
+# Written by attnforge. Do not edit: change the spec, then render it again.
+#
+#   made from     specs/flash1.yaml
+#   content hash  cc787ad1a4f39362
+#   text hash     5afda1b71e2d8f1c
+#   render with   attnforge render specs/flash1.yaml
+"""Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
+
+After FlashAttention (2022), arXiv:2205.14135.
+"""
+
+from .api import attention
+from .reference import reference
+
+__all__ = ["attention", "reference"]

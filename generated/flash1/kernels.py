@@ -1,0 +1,162 @@
+# Written by attnforge. Do not edit: change the spec, then render it again.
+#
+#   made from     specs/flash1.yaml
+#   content hash  cc787ad1a4f39362
+#   text hash     51ca1e4c5270dc84
+#   render with   attnforge render specs/flash1.yaml
+"""The kernels: Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
+
+Symbols
+    B, b            batch entries, and one of them
+    Hq, h           query heads, and one of them
+    kv_h, GROUP     the key head that a query head reads, and the query heads that share it
+    q_len, k_len    queries and keys of a sequence
+    D, DV           head sizes of q·k and of v
+    q_pos, k_pos    positions; queries are counted so that the last one lines up with the last key
+    m, l, acc       running maximum, denominator and numerator of the softmax, the maximum in log2 units
+    p               weights
+"""
+
+import triton
+import triton.language as tl
+
+LOG2E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def whole_tiles(lo, hi, full_lo, full_hi, after, BLOCK: tl.constexpr):
+    """Tiles from `after` on that meet [lo, hi), and those of them that lie inside [full_lo, full_hi)."""
+    first = tl.maximum(lo // BLOCK, after)
+    last = tl.maximum(tl.cdiv(hi, BLOCK), first)
+    full_first = tl.minimum(tl.maximum(tl.cdiv(full_lo, BLOCK), first), last)
+    full_last = tl.minimum(tl.maximum(full_hi // BLOCK, full_first), last)
+    return first, full_first, full_last, last
+
+
+@triton.jit
+def query_tiles(k_first, k_last, q_len, k_len, BLOCK_M: tl.constexpr):
+    """Query tiles of a key tile: of [first, last), those in [full_first, full_last) need no mask."""
+    shift = k_len - q_len
+    first, full_first, full_last, last = whole_tiles(
+        tl.maximum(k_first - shift, 0),
+        q_len,
+        tl.maximum(k_last - shift, 0),
+        q_len,
+        0,
+        BLOCK_M,
+    )
+    return first, full_first, full_last, last
+
+
+@triton.jit
+def load_tile(desc, b, h, first, count, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Rows of a head: by a descriptor where the GPU copies tiles by itself, else by pointers, 0 from row `count` on."""
+    if isinstance(desc, tl.core.tensor_descriptor_base):
+        tile = desc.load([b, h, first, 0]).reshape([ROWS, COLUMNS])
+    else:
+        # strides count 16 bytes: so the compiler sees that it may load as many at once
+        ptr, WIDTH, stride_batch, stride_head, stride_row = desc
+        STEP: tl.constexpr = 128 // ptr.dtype.element_ty.primitive_bitwidth
+        row = first + tl.arange(0, ROWS)
+        column = tl.arange(0, COLUMNS)
+        ptr += (tl.cast(b, tl.int64) * stride_batch + tl.cast(h, tl.int64) * stride_head) * STEP
+        inside = (row < count)[:, None] & (column < WIDTH)[None, :]
+        tile = tl.load(ptr + row.to(tl.int64)[:, None] * (stride_row * STEP) + column[None, :], mask=inside, other=0.0)
+    return tile
+
+
+@triton.jit
+def add_product(total, a, b, PRECISION: tl.constexpr):
+    """total + a @ b; in float32 a tile's product is summed up first, or the roundings of long sums would pile up."""
+    if a.dtype == tl.float32:
+        # fma keeps the compiler from summing right into the total
+        return tl.fma(total, 1.0, tl.dot(a, b, input_precision=PRECISION))
+    return tl.dot(a, b, total)
+
+
+@triton.jit
+def store_rows(ptr, stride, x, first, count, WIDTH: tl.constexpr):
+    """Writes the rows of a tile that are below `count`, and their first WIDTH columns."""
+    row = first + tl.arange(0, x.shape[0])
+    column = tl.arange(0, x.shape[1])
+    inside = (row < count)[:, None] & (column < WIDTH)[None, :]
+    tl.store(ptr + row.to(tl.int64)[:, None] * stride + column[None, :], x.to(ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def attend(
+    k_tile, v_tile, q_desc, acc_base, m_base, l_base, DV: tl.constexpr, b, h, q_start, q_len, k_len, units, k_pos,
+    BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, mixed
+):  # fmt: skip
+    """Adds one tile of keys to the running softmax of one tile of queries, which stands in memory."""
+    q_first = q_start + (k_len - q_len)
+    row = q_start + tl.arange(0, BLOCK_M)
+    q_pos = row + (k_len - q_len)
+    column = tl.arange(0, BLOCK_DV)
+    inside = (row < q_len)[:, None] & (column < DV)[None, :]
+    acc_place = acc_base + row.to(tl.int64)[:, None] * DV + column[None, :]
+    q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
+    acc = tl.load(acc_place, mask=inside, other=0.0)
+    m = tl.load(m_base + row, mask=row < q_len, other=float("-inf"))
+    l = tl.load(l_base + row, mask=row < q_len, other=0.0)
+    score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
+    if mixed:
+        keep = (k_pos < k_len)[None, :]
+        keep &= k_pos[None, :] <= q_pos[:, None]  # causal
+        score = tl.where(keep, score, float("-inf"))
+    m_new = tl.maximum(m, tl.max(score, 1) * units)
+    # a row that has seen no key yet keeps m = -inf: measure it from 0, or -inf - -inf is NaN
+    pivot = tl.where(m_new == float("-inf"), 0.0, m_new)
+    p = tl.exp2(score * units - pivot[:, None])
+    l_old = l * tl.exp2(m - pivot)
+    l_new = l_old + tl.sum(p, 1)
+    acc = add_product(acc * l_old[:, None], p.to(v_tile.dtype), v_tile, PRECISION)  # [BLOCK_M, BLOCK_DV]
+    acc = acc / tl.where(l_new == 0, 1.0, l_new)[:, None]
+    tl.store(acc_place, acc, mask=inside)
+    tl.store(m_base + row, m_new, mask=row < q_len)
+    tl.store(l_base + row, l_new, mask=row < q_len)
+    # the next step may read what other threads wrote in this one
+    tl.debug_barrier()
+
+
+@triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
+def forward(
+    q_desc, k_desc, v_desc, acc_ptr, m_ptr, l_ptr, out_ptr, lse_ptr, scale, q_len, k_len, Hq, GROUP: tl.constexpr,
+    DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    PRECISION: tl.constexpr
+):  # fmt: skip
+    """Attends from all queries of one head: each tile of keys is loaded once, and passes them all."""
+    b, h = tl.program_id(0) // Hq, tl.program_id(0) % Hq
+    kv_h = h // GROUP
+    units = scale * LOG2E
+    first_row = (b.to(tl.int64) * Hq + h) * q_len
+    acc_base, m_base, l_base = acc_ptr + first_row * DV, m_ptr + first_row, l_ptr + first_row
+
+    for j in tl.range(0, tl.cdiv(k_len, BLOCK_N)):
+        k_start = j * BLOCK_N
+        k_first = k_start
+        k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
+        k_pos = k_start + tl.arange(0, BLOCK_N)
+        k_tile = load_tile(k_desc, b, kv_h, k_start, k_len, BLOCK_N, BLOCK_D)
+        v_tile = load_tile(v_desc, b, kv_h, k_start, k_len, BLOCK_N, BLOCK_DV)
+        first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, k_len, BLOCK_M)
+        # a short tile at the end takes a mask
+        full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
+        for i in tl.range(first, last, num_stages=1):
+            q_start = i * BLOCK_M
+            mixed = (i < full_first) | (i >= full_last)
+            attend(
+                k_tile, v_tile, q_desc, acc_base, m_base, l_base, DV, b, h, q_start, q_len, k_len, units, k_pos,
+                BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed
+            )  # fmt: skip
+
+    # rows without keys: 0, and an LSE that makes every weight 0
+    for i in tl.range(0, tl.cdiv(q_len, BLOCK_M)):
+        row = i * BLOCK_M + tl.arange(0, BLOCK_M)
+        column = tl.arange(0, BLOCK_DV)
+        inside = (row < q_len)[:, None] & (column < DV)[None, :]
+        out = tl.load(acc_base + row.to(tl.int64)[:, None] * DV + column[None, :], mask=inside)
+        store_rows(out_ptr + (b.to(tl.int64) * q_len * Hq + h) * DV, Hq * DV, out, i * BLOCK_M, q_len, DV)
+        m, l = tl.load(m_base + row, mask=row < q_len), tl.load(l_base + row, mask=row < q_len)
+        lse = tl.where(l == 0, float("inf"), m + tl.log2(l))
+        tl.store(lse_ptr + first_row + row, lse, mask=row < q_len)

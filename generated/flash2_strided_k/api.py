@@ -1,0 +1,115 @@
+# Written by attnforge. Do not edit: change the spec, then render it again.
+#
+#   made from     specs/flash2_strided_k.yaml
+#   content hash  cc7eb2ad7b5e8bed
+#   text hash     2c567bde6790a12c
+#   render with   attnforge render specs/flash2_strided_k.yaml
+"""The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
+
+from __future__ import annotations
+
+import math
+import os
+
+import torch
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+
+
+def attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    scale: float | None = None,
+    return_lse: bool = False,
+):
+    """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
+
+    q (B, Tq, Hq, D), k (B, Tk, Hkv, D), v (B, Tk, Hkv, Dv); out is (B, Tq, Hq, Dv).
+    Hq is a multiple of Hkv. float16, bfloat16 or float32, head sizes up to 256.
+    There is no backward pass.
+
+    scale: factor of q·k, 1 / sqrt(D) if None
+    return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq)
+    """
+    if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
+        q, k, v = _cast(q), _cast(k), _cast(v)
+    _check_operands(q, k, v)
+    _check_no_gradient(q, k, v)
+    if scale is None:
+        scale = 1 / math.sqrt(q.shape[-1])
+    else:
+        _check_float("scale", scale)
+        # kernels take maxima before they scale: the sign goes to q
+        q, scale = (-q, -scale) if scale < 0 else (q, scale)
+    # not sooner: once imported, triton no longer heeds TRITON_INTERPRET
+    from . import launch
+
+    out, lse = launch.attend(q, k, v, scale)
+    return (out, launch.natural(lse)) if return_lse else out
+
+
+def _cast(x):
+    """x in autocast's dtype, where autocast is on."""
+    if not isinstance(x, torch.Tensor) or not x.is_floating_point() or x.dtype == torch.float64:
+        return x
+    device = x.device.type
+    return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x
+
+
+def _check_operands(q, k, v):
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(x, torch.Tensor):
+            raise TypeError(f"{name}: expected a tensor, got {type(x).__name__}")
+        if x.dtype not in FLOATS:
+            raise TypeError(f"{name}: expected float16, bfloat16 or float32, got {_plain(x.dtype)}")
+        if x.dim() != 4:
+            raise ValueError(f"{name}: expected 4 axes (batch, tokens, heads, head size), got shape {tuple(x.shape)}")
+        if not 1 <= x.shape[-1] <= 256:
+            raise ValueError(f"{name}: expected a head size from 1 to 256, got {x.shape[-1]}")
+    if q.dtype == torch.bfloat16 and os.environ.get("TRITON_INTERPRET") == "1":
+        raise TypeError("q: expected float16 or float32, got bfloat16, which Triton's interpreter cannot multiply")
+    for name, x in (("k", k), ("v", v)):
+        if x.dtype != q.dtype:
+            raise TypeError(f"{name}: expected {_plain(q.dtype)} as q has, got {_plain(x.dtype)}")
+        if x.device != q.device:
+            raise ValueError(f"{name}: expected device {q.device} as q has, got {x.device}")
+    if q.device.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
+        hint = "set TRITON_INTERPRET=1 before Python starts to run on the CPU"
+        raise ValueError(f"q: expected a GPU tensor, got one on the CPU; {hint}")
+    if q.device.type not in ("cpu", "cuda"):
+        raise ValueError(f"q: expected a CUDA tensor, got one on {q.device}")
+    if k.shape[0] != q.shape[0]:
+        raise ValueError(f"k: expected a batch of {q.shape[0]} as q has, got {k.shape[0]}")
+    if k.shape[-1] != q.shape[-1]:
+        raise ValueError(f"k: expected a head size of {q.shape[-1]} as q has, got {k.shape[-1]}")
+    if k.shape[-2] == 0 or q.shape[-2] % k.shape[-2]:
+        raise ValueError(f"k: expected a number of heads that divides q's {q.shape[-2]}, got {k.shape[-2]}")
+    if v.shape[:-1] != k.shape[:-1]:
+        raise ValueError(f"v: expected shape {(*k.shape[:-1], 'Dv')} beside k, got {tuple(v.shape)}")
+
+
+def _plain(dtype):
+    return str(dtype).removeprefix("torch.")
+
+
+def _check_no_gradient(*tensors):
+    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):
+        spec = "its spec says `algorithm: flash2_strided_k`"
+        raise RuntimeError(f"attention: this package has the forward pass only, {spec}; call it under torch.no_grad()")
+
+
+def _check_number(name, x, minimum, maximum):
+    if minimum is not None and x < minimum:
+        raise ValueError(f"{name}: expected at least {minimum}, got {x}")
+    if maximum is not None and x > maximum:
+        raise ValueError(f"{name}: expected at most {maximum}, got {x}")
+
+
+def _check_float(name, x, minimum=None, maximum=None):
+    if isinstance(x, bool) or not isinstance(x, (int, float, torch.SymInt, torch.SymFloat)):
+        raise TypeError(f"{name}: expected a float, got {type(x).__name__}")
+    if not -math.inf < x < math.inf:
+        raise ValueError(f"{name}: expected a finite number, got {x}")
+    _check_number(name, x, minimum, maximum)

@@ -1,0 +1,182 @@
+# Written by attnforge. Do not edit: change the spec, then render it again.
+#
+#   made from     specs/flash2_strided_k.yaml
+#   content hash  cc7eb2ad7b5e8bed
+#   text hash     0edf38f2cb52feca
+#   render with   attnforge render specs/flash2_strided_k.yaml
+"""The kernels: The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
+
+Symbols
+    B, b            batch entries, and one of them
+    Hq, h           query heads, and one of them
+    kv_h, GROUP     the key head that a query head reads, and the query heads that share it
+    q_len, k_len    queries and keys of a sequence
+    D, DV           head sizes of q·k and of v
+    q_pos, k_pos    positions; queries are counted so that the last one lines up with the last key
+    m, l, acc       running maximum, denominator and numerator of the softmax, the maximum in log2 units
+    p               weights
+"""
+
+import triton
+import triton.language as tl
+
+LOG2E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def whole_tiles(lo, hi, full_lo, full_hi, after, BLOCK: tl.constexpr):
+    """Tiles from `after` on that meet [lo, hi), and those of them that lie inside [full_lo, full_hi)."""
+    first = tl.maximum(lo // BLOCK, after)
+    last = tl.maximum(tl.cdiv(hi, BLOCK), first)
+    full_first = tl.minimum(tl.maximum(tl.cdiv(full_lo, BLOCK), first), last)
+    full_last = tl.minimum(tl.maximum(full_hi // BLOCK, full_first), last)
+    return first, full_first, full_last, last
+
+
+@triton.jit
+def key_tiles(q_first, q_last, k_len, BLOCK_N: tl.constexpr):
+    """Key tiles of a query tile: of [first, last), those in [full_first, full_last) need no mask."""
+    first, full_first, full_last, last = whole_tiles(
+        0,
+        tl.minimum(q_last + 1, k_len),
+        0,
+        tl.minimum(q_first + 1, k_len),
+        0,
+        BLOCK_N,
+    )
+    return first, full_first, full_last, last
+
+
+@triton.jit
+def load_tile(desc, b, h, first, count, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Rows of a head: by a descriptor where the GPU copies tiles by itself, else by pointers, 0 from row `count` on."""
+    if isinstance(desc, tl.core.tensor_descriptor_base):
+        tile = desc.load([b, h, first, 0]).reshape([ROWS, COLUMNS])
+    else:
+        # strides count 16 bytes: so the compiler sees that it may load as many at once
+        ptr, WIDTH, stride_batch, stride_head, stride_row = desc
+        STEP: tl.constexpr = 128 // ptr.dtype.element_ty.primitive_bitwidth
+        row = first + tl.arange(0, ROWS)
+        column = tl.arange(0, COLUMNS)
+        ptr += (tl.cast(b, tl.int64) * stride_batch + tl.cast(h, tl.int64) * stride_head) * STEP
+        inside = (row < count)[:, None] & (column < WIDTH)[None, :]
+        tile = tl.load(ptr + row.to(tl.int64)[:, None] * (stride_row * STEP) + column[None, :], mask=inside, other=0.0)
+    return tile
+
+
+@triton.jit
+def elements(ptr):
+    """How many elements 16 bytes hold: strides count as many, so that the compiler sees that it may load them at once."""
+    return 128 // ptr.dtype.element_ty.primitive_bitwidth
+
+
+@triton.jit
+def load_columns(ptr, stride, first, count, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Rows of a head as columns, 0 from `count` on: neighbours in a row of the tile stand a stride apart."""
+    row = tl.arange(0, ROWS)
+    column = first + tl.arange(0, COLUMNS)
+    inside = (row < WIDTH)[:, None] & (column < count)[None, :]
+    return tl.load(ptr + row[:, None] + column.to(tl.int64)[None, :] * (stride * elements(ptr)), mask=inside, other=0.0)
+
+
+@triton.jit
+def add_product(total, a, b, PRECISION: tl.constexpr):
+    """total + a @ b; in float32 a tile's product is summed up first, or the roundings of long sums would pile up."""
+    if a.dtype == tl.float32:
+        # fma keeps the compiler from summing right into the total
+        return tl.fma(total, 1.0, tl.dot(a, b, input_precision=PRECISION))
+    return tl.dot(a, b, total)
+
+
+@triton.jit
+def sums_by_thread(p):
+    """Sums of every eighth column: of those that a thread holds, so that threads need not talk at each step."""
+    return tl.sum(p.reshape([p.shape[0], p.shape[1] // 8, 8]), 1)
+
+
+@triton.jit
+def store_rows(ptr, stride, x, first, count, WIDTH: tl.constexpr):
+    """Writes the rows of a tile that are below `count`, and their first WIDTH columns."""
+    row = first + tl.arange(0, x.shape[0])
+    column = tl.arange(0, x.shape[1])
+    inside = (row < count)[:, None] & (column < WIDTH)[None, :]
+    tl.store(ptr + row.to(tl.int64)[:, None] * stride + column[None, :], x.to(ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def attend(
+    acc, m, l, q_tile, k_base, k_stride_row, D: tl.constexpr, v_desc, b, kv_h, k_start, k_len, units, q_pos,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, mixed
+):  # fmt: skip
+    """Adds one tile of keys to the running softmax."""
+    k_pos = k_start + tl.arange(0, BLOCK_N)
+    k_tile = load_columns(k_base, k_stride_row, k_start, k_len, D, BLOCK_D, BLOCK_N)
+    score = tl.dot(q_tile, k_tile, input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
+    v_tile = load_tile(v_desc, b, kv_h, k_start, k_len, BLOCK_N, BLOCK_DV)
+    if mixed:
+        keep = (k_pos < k_len)[None, :]
+        keep &= k_pos[None, :] <= q_pos[:, None]  # causal
+        score = tl.where(keep, score, float("-inf"))
+    m_new = tl.maximum(m, tl.max(score, 1) * units)
+    # a row that has seen no key yet keeps m = -inf: measure it from 0, or -inf - -inf is NaN
+    pivot = tl.where(m_new == float("-inf"), 0.0, m_new)
+    p = tl.exp2(score * units - pivot[:, None])
+    shrink = tl.exp2(m - pivot)
+    acc = add_product(acc * shrink[:, None], p.to(v_tile.dtype), v_tile, PRECISION)  # [BLOCK_M, BLOCK_DV]
+    return acc, m_new, l * shrink[:, None] + sums_by_thread(p)
+
+
+@triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
+def forward(
+    q_desc, v_desc, k_ptr, out_ptr, lse_ptr, scale, k_stride_batch, k_stride_row, k_stride_head, q_len, k_len, Hq,
+    GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
+):  # fmt: skip
+    """Attends from one tile of queries of one head."""
+    # late rows tend to see more keys: they start first
+    tile = tl.num_programs(1) - 1 - tl.program_id(1)
+    b, h = tl.program_id(0) // Hq, tl.program_id(0) % Hq
+    kv_h = h // GROUP
+    q_start = tile * BLOCK_M
+    q_first = q_start + (k_len - q_len)
+    q_last = tl.minimum(q_first + BLOCK_M, k_len) - 1
+    row = q_start + tl.arange(0, BLOCK_M)
+    q_pos = row + (k_len - q_len)
+    units = scale * LOG2E
+
+    k_base = k_ptr + (b.to(tl.int64) * k_stride_batch + tl.cast(kv_h, tl.int64) * k_stride_head) * elements(k_ptr)
+    q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
+    acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
+    m = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    l = tl.zeros([BLOCK_M, 8], tl.float32)
+    first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
+    if BLOCK_DV <= 128:
+        for j in tl.range(first, last):
+            i = first + last - 1 - j  # from the diagonal back
+            k_start = i * BLOCK_N
+            mixed = i >= full_last
+            acc, m, l = attend(
+                acc, m, l, q_tile, k_base, k_stride_row, D, v_desc, b, kv_h, k_start, k_len, units, q_pos, BLOCK_N,
+                BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed
+            )  # fmt: skip
+    else:
+        # a branch between products of this width makes the assembler serialize them: mixed tiles have a loop of their own
+        for i in tl.range(full_last, last):
+            k_start = i * BLOCK_N
+            acc, m, l = attend(
+                acc, m, l, q_tile, k_base, k_stride_row, D, v_desc, b, kv_h, k_start, k_len, units, q_pos, BLOCK_N,
+                BLOCK_D, BLOCK_DV, PRECISION, mixed=True
+            )  # fmt: skip
+        for i in tl.range(full_first, full_last):
+            k_start = i * BLOCK_N
+            acc, m, l = attend(
+                acc, m, l, q_tile, k_base, k_stride_row, D, v_desc, b, kv_h, k_start, k_len, units, q_pos, BLOCK_N,
+                BLOCK_D, BLOCK_DV, PRECISION, mixed=False
+            )  # fmt: skip
+
+    l = tl.sum(l, 1)
+    # rows without keys: 0, and an LSE that makes every weight 0
+    out = acc / tl.where(l == 0, 1.0, l)[:, None]
+    store_rows(out_ptr + (b.to(tl.int64) * q_len * Hq + h) * DV, Hq * DV, out, q_start, q_len, DV)
+    lse = tl.where(l == 0, float("inf"), m + tl.log2(l))
+    tl.store(lse_ptr + (b.to(tl.int64) * Hq + h) * q_len + row, lse, mask=row < q_len)

@@ -1,0 +1,305 @@
+# Written by attnforge. Do not edit: change the spec, then render it again.
+#
+#   made from     specs/flash2_strided_k.yaml
+#   content hash  cc7eb2ad7b5e8bed
+#   text hash     672556c24b680af9
+#   render with   attnforge render specs/flash2_strided_k.yaml
+"""Launches the kernels as operators that PyTorch can compile."""
+
+import functools
+
+import torch
+import triton
+import triton.language as tl
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
+from triton.runtime.errors import OutOfResources
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from . import kernels
+
+INTERPRETED = triton.knobs.runtime.interpret
+LOG2E = kernels.LOG2E.value
+
+# (BLOCK_M, BLOCK_N, warps, stages) by kernel and head size, the best first; those after it need less shared memory
+HALF = {
+    "sm_90": {
+        "forward": {
+            64: ((128, 64, 4, 3), (64, 64, 4, 3), (64, 32, 4, 3), (32, 32, 4, 1)),
+            128: ((128, 64, 8, 3), (64, 64, 4, 3), (64, 32, 4, 3), (32, 32, 4, 1)),
+            256: ((128, 32, 8, 3), (64, 32, 4, 3), (32, 32, 4, 1), (32, 16, 4, 1)),
+        },
+    },
+    "sm_80": {
+        "forward": {
+            64: ((128, 64, 4, 3), (128, 64, 4, 2), (64, 64, 4, 2), (32, 32, 4, 1)),
+            128: ((128, 64, 8, 3), (128, 64, 8, 2), (64, 32, 4, 2), (32, 32, 4, 1)),
+            256: ((64, 64, 8, 2), (64, 64, 8, 1), (64, 32, 8, 1), (32, 32, 4, 1), (32, 16, 4, 1)),
+        },
+    },
+}
+SINGLE = {
+    "forward": {
+        64: ((32, 32, 4, 1),),
+        128: ((32, 64, 8, 1), (32, 32, 4, 1)),
+        256: ((32, 64, 16, 1), (32, 32, 8, 1), (16, 16, 4, 1)),
+    },
+}
+
+
+def attend(q, k, v, scale):
+    """Out and LSE of checked arguments, the LSE as kernels want it: in log2 units, inf for a row without keys."""
+    # -inf * 0 would be NaN where the kernels apply the scale
+    return _attend(q, k, v, max(scale, 1e-30))
+
+
+def natural(lse):
+    """The LSE as users know it."""
+    return torch.where(lse == float("inf"), float("-inf"), lse / LOG2E)
+
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+class _Operator:
+    """A function that PyTorch can trace; each copy of this package has operators of its own.
+
+    PyTorch's way through an operator takes longer than a launch: where nobody looks on, the function is called as such.
+    """
+
+    def __init__(self, function):
+        self.function = function = _on_the_device_of_its_tensors(function)
+        name = f"attnforge::{__name__.replace('.', '_')}{function.__name__}"
+        self.traced = torch.library.custom_op(name, function, mutates_args=())
+        self.register_fake = self.traced.register_fake
+
+    def __call__(self, *args):
+        return (self.traced if _watched(args) else self.function)(*args)
+
+
+def _watched(args):
+    """Whether somebody looks on: a compiler, a mode, a transform, a tensor of a class of its own."""
+    if torch.compiler.is_compiling() or is_in_torch_dispatch_mode() or torch._C._are_functorch_transforms_active():
+        return True
+    return any(isinstance(x, torch.Tensor) and type(x) not in _PLAIN for x in args)
+
+
+def _on_the_device_of_its_tensors(function):
+    @functools.wraps(function)
+    def run(*args):
+        device = args[0].device
+        if device.type == "cpu" or device.index == torch.cuda.current_device():
+            return function(*args)
+        with torch.cuda.device(device):
+            return function(*args)
+
+    return run
+
+
+@_Operator
+def _attend(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scale: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    out, lse = _outputs(q, v)
+    if out.numel() == 0 or k.numel() == 0:
+        return out.zero_(), lse.fill_(float("inf"))
+    shapes = _Shapes.of("attend", q, k, v)
+    q, k, v = shapes.readable(q, k, v)
+    block_d, block_dv = _padded(q), _padded(v)
+
+    def launch(block_m, block_n, warps, stages):
+        _launch(
+            shapes,
+            kernels.forward,
+            (block_m, block_n),
+            grid=lambda: (q.shape[0] * q.shape[-2], _cdiv(q.shape[1], block_m)),
+            tiles=dict(q_desc=(q, block_m, block_d), v_desc=(v, block_n, block_dv)),
+            given=dict(k_ptr=k, out_ptr=out, lse_ptr=lse, scale=float(scale)),
+            sizes=lambda: dict(
+                k_stride_batch=_steps(k, 0),
+                k_stride_row=_steps(k, 1),
+                k_stride_head=_steps(k, 2),
+                q_len=q.shape[1],
+                k_len=k.shape[1],
+                Hq=q.shape[-2],
+                GROUP=q.shape[-2] // k.shape[-2],
+                D=q.shape[-1],
+                DV=v.shape[-1],
+                BLOCK_M=block_m,
+                BLOCK_N=block_n,
+                BLOCK_D=block_d,
+                BLOCK_DV=block_dv,
+                PRECISION=_precision(q),
+                num_warps=warps,
+                num_stages=stages,
+            ),
+        )
+
+    _run(shapes, "forward", launch, q, v)
+    return out, lse
+
+
+def _outputs(q, v):
+    out = q.new_empty(*q.shape[:-1], v.shape[-1])
+    lse = q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=torch.float32)
+    return out, lse
+
+
+@_attend.register_fake
+def _(q, k, v, scale):
+    return _outputs(q, v)
+
+
+class _Shapes:
+    """What calls with tensors of some shapes worked out, so that the next call with such tensors launches at once."""
+
+    known = {}
+
+    def __init__(self):
+        self.unreadable = None  # which tensors tiles cannot be read from
+        self.tiles = {}  # by kernel
+        self.launches = {}  # by kernel and tile
+
+    @classmethod
+    def of(cls, name, *given):
+        """Those of a function's tensors; numbers count by their values."""
+        key = [name, given[0].device, _precision(given[0])]
+        for x in given:
+            key.append((x.shape, x.stride(), x.dtype, x.data_ptr() % 16) if isinstance(x, torch.Tensor) else x)
+        key = tuple(key)
+        shapes = cls.known.get(key)
+        if shapes is None:
+            if len(cls.known) == 1024:
+                # lengths that never come again
+                cls.known.clear()
+            shapes = cls.known[key] = cls()
+        return shapes
+
+    def readable(self, *tensors):
+        """The tensors, or copies of those that tiles cannot be read from."""
+        if self.unreadable is None:
+            self.unreadable = [i for i, x in enumerate(tensors) if not _is_readable(x)]
+        if not self.unreadable:
+            return tensors
+        return [_rows(x).copy_(x) if i in self.unreadable else x for i, x in enumerate(tensors)]
+
+
+def _launch(shapes, kernel, blocks, grid, tiles, given, sizes):
+    """Launches a kernel, from the second time on without a thought about what shapes tell."""
+    key = (kernel.__name__, *blocks)
+    if key not in shapes.launches:
+        descriptors, sizes, grid = {name: _tiles(*tile) for name, tile in tiles.items()}, sizes(), grid()
+        compiled = kernel[grid](**descriptors, **given, **sizes)
+        if not INTERPRETED:
+            rest = [sizes[name] for name in kernel.arg_names[len(tiles) + len(given) :]]
+            start = compiled[(*grid, 1, 1)[:3]]
+            shapes.launches[key] = start, [_filled(x) for x in descriptors.values()], rest
+        return
+    start, fill, rest = shapes.launches[key]
+    start(*[f(tile[0]) for f, tile in zip(fill, tiles.values())], *given.values(), *rest)
+
+
+_fitting = {}
+
+
+def _run(shapes, name, launch, q, v):
+    """Launches a kernel with the best tile shape that this GPU has the shared memory for."""
+    if INTERPRETED:
+        return launch(32, 32, 4, 1)
+    if name in shapes.tiles:
+        return launch(*shapes.tiles[name])
+    table = (SINGLE if q.dtype == torch.float32 else HALF[_architecture(q.device)])[name]
+    tiles = next(table[size] for size in table if max(q.shape[-1], v.shape[-1]) <= size)
+    key = (name, q.device, q.dtype, _padded(q), _padded(v))
+    for i in range(_fitting.get(key, 0), len(tiles)):
+        try:
+            launch(*tiles[i])
+        except OutOfResources:
+            if i + 1 == len(tiles):
+                raise
+        else:
+            _fitting[key], shapes.tiles[name] = i, tiles[i]
+            return
+
+
+@functools.cache
+def _architecture(device):
+    """The architecture whose tile shapes serve a GPU."""
+    return "sm_90" if torch.version.hip is None and torch.cuda.get_device_capability(device)[0] in (9, 10) else "sm_80"
+
+
+def _precision(x):
+    tf32 = x.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32
+    return "tf32" if tf32 else "ieee"
+
+
+def _padded(x):
+    """Columns of a tile that holds x's."""
+    return max(16, _power_of_2(x.shape[-1]))
+
+
+# triton's own take microseconds outside of kernels
+def _cdiv(a, b):
+    return -(-a // b)
+
+
+def _power_of_2(n):
+    return 1 << (n - 1).bit_length()
+
+
+def _is_readable(x):
+    """Whether tiles can be read from x: columns stand side by side, rows on 16-byte boundaries."""
+    *sizes, width = x.shape
+    *strides, column = x.stride()
+    step = 16 // x.element_size()
+    if (column != 1 and width != 1) or x.data_ptr() % 16:
+        return False
+    return all(n == 1 or (s % step == 0 and 0 < s < 2**36 * step) for n, s in zip(sizes, strides))
+
+
+def _rows(x):
+    """An empty tensor of x's shape whose rows begin on 16-byte boundaries."""
+    step = 16 // x.element_size()
+    return x.new_empty(*x.shape[:-1], _cdiv(x.shape[-1], step) * step)[..., : x.shape[-1]]
+
+
+def _tiles(x, rows, columns):
+    """What kernels load tiles of one head by, [rows, columns]: a descriptor, or where the rows of x stand."""
+    batch, count, heads, width = x.shape
+    batch_stride, row_stride, head_stride, _ = x.stride()
+    # heads before rows: axes of 1 that lead drop out of a tile without a trace in the compiled code
+    sizes = batch, heads, count
+    strides = batch_stride, head_stride, row_stride
+    # the stride of an axis of size 1 means nothing, but must be a multiple of 16 bytes
+    strides = [s if n > 1 else 16 for n, s in zip(sizes, strides)]
+    if _copies_tiles(x.device):
+        return TensorDescriptor(x, [*sizes, width], [*strides, 1], [1, 1, rows, columns])
+    step = 16 // x.element_size()
+    return (x, tl.constexpr(width), *(s // step for s in strides))
+
+
+def _steps(x, axis):
+    """A stride in units of 16 bytes, on whole ones of which rows begin."""
+    return x.stride(axis) * x.element_size() // 16
+
+
+def _filled(tiles):
+    """What makes the like of another tensor of the same shape, without the checks that a descriptor goes through."""
+    if isinstance(tiles, tuple):
+        return lambda x: (x, *tiles[1:])
+    fields = {name: value for name, value in vars(tiles).items() if name != "base"}
+
+    def fill(x):
+        descriptor = object.__new__(TensorDescriptor)
+        descriptor.__dict__.update(fields, base=x)
+        return descriptor
+
+    return fill
+
+
+@functools.cache
+def _copies_tiles(device):
+    """Whether the GPU copies tiles by itself; the interpreter does."""
+    return INTERPRETED or (torch.version.hip is None and torch.cuda.get_device_capability(device)[0] >= 9)

@@ -103,7 +103,7 @@ def measured(name: str, peers: list[Peer], monkeypatch: pytest.MonkeyPatch) -> d
     """A run with a clock that stands still, the reference in place of the kernels."""
     monkeypatch.setattr(bench, "functions", lambda *_: SimpleNamespace(attention=reference(name)))
     monkeypatch.setattr(bench, "PEERS", {peer.name: peer for peer in peers})
-    monkeypatch.setattr(bench, "_time", lambda function: function() is not None and 2.0)
+    monkeypatch.setattr(bench, "milliseconds", lambda function: function() is not None and 2.0)
     monkeypatch.setattr(bench, "_peak", lambda function: function() is not None and 3.0)
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
     package = emit.Package(name, "", Path(), {})

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  bdb9505a400ca34f
-#   text hash     c09f1945f1462111
+#   content hash  7ddb87af934ae51b
+#   text hash     545976543b200a80
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  bdb9505a400ca34f
-#   text hash     cf9fa9e075e294f1
+#   content hash  7ddb87af934ae51b
+#   text hash     48aa77d4ae24ed43
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

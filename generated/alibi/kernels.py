@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  bdb9505a400ca34f
-#   text hash     ddb1b1a6bd983b21
+#   content hash  7ddb87af934ae51b
+#   text hash     51304fd8476e6d2f
 #   render with   attnforge render specs/alibi.yaml
 """The kernels: Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  bdb9505a400ca34f
-#   text hash     9cfa2f54fea5cda9
+#   content hash  7ddb87af934ae51b
+#   text hash     a15d0085664eab5f
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  bdb9505a400ca34f
-#   text hash     e56ee0cd3bd0e9f1
+#   content hash  7ddb87af934ae51b
+#   text hash     f3aa9ea0bc24e128
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

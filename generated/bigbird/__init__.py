@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1ff1d4f6e50427fb
-#   text hash     14410363525c2dc5
+#   content hash  8514b29537f6000c
+#   text hash     8f1bc99b713edf88
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1ff1d4f6e50427fb
-#   text hash     95d5c0a2ecf5acc0
+#   content hash  8514b29537f6000c
+#   text hash     288a4e5f9c5950cb
 #   render with   attnforge render specs/bigbird.yaml
 """The kernels: A window of three blocks, two global blocks, and random blocks that a mask gives.
 

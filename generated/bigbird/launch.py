@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1ff1d4f6e50427fb
-#   text hash     f65c410d223aae58
+#   content hash  8514b29537f6000c
+#   text hash     17333912bff3263b
 #   render with   attnforge render specs/bigbird.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

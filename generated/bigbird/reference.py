@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1ff1d4f6e50427fb
-#   text hash     abd8a7ad124014e1
+#   content hash  8514b29537f6000c
+#   text hash     72fe189730ff7e31
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1ff1d4f6e50427fb
-#   text hash     440a521cd4b2abdc
+#   content hash  8514b29537f6000c
+#   text hash     08f881c483514071
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  f2c7d6c43204dad1
-#   text hash     f4a246ebc7a147af
+#   content hash  de726b3627093aa4
+#   text hash     5045bafb5693223a
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  f2c7d6c43204dad1
-#   text hash     bd8529620ecc8102
+#   content hash  de726b3627093aa4
+#   text hash     b0bfb108d07608a8
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  f2c7d6c43204dad1
-#   text hash     d350c0e3467a3a3d
+#   content hash  de726b3627093aa4
+#   text hash     67e391be9b7bce78
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernels: Attention between the blocks of 64 positions that a mask allows.
 

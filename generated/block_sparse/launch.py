@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  f2c7d6c43204dad1
-#   text hash     e57c06465f5e087c
+#   content hash  de726b3627093aa4
+#   text hash     bc2aa5246b66ef76
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  f2c7d6c43204dad1
-#   text hash     de37e348b841eeb7
+#   content hash  de726b3627093aa4
+#   text hash     67c72f2d9ad020ce
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9f12c2866ca2be44
-#   text hash     0646545923a64c3d
+#   content hash  c9700b1a24f81a77
+#   text hash     d842e858d73570f6
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9f12c2866ca2be44
-#   text hash     132e8e8cdc736c44
+#   content hash  c9700b1a24f81a77
+#   text hash     4ecfaee2a0ee2f10
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

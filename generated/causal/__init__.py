@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  dc8977539526599f
-#   text hash     e514e70da1a84ebd
+#   content hash  eabddc5b48afd310
+#   text hash     be3e7e29425cec44
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

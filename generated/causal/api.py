@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  dc8977539526599f
-#   text hash     89b669c0750734a9
+#   content hash  eabddc5b48afd310
+#   text hash     9cdd6351d7d9b982
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

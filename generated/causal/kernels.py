@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  dc8977539526599f
-#   text hash     d93de584ce15af8d
+#   content hash  eabddc5b48afd310
+#   text hash     8d4d36fd3b49fe66
 #   render with   attnforge render specs/causal.yaml
 """The kernels: Causal attention with grouped heads.
 

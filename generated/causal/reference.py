@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  dc8977539526599f
-#   text hash     0fc451c01898c723
+#   content hash  eabddc5b48afd310
+#   text hash     9b9828f05a6d3751
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  dc8977539526599f
-#   text hash     0b9d5a3de7000c5f
+#   content hash  eabddc5b48afd310
+#   text hash     8d61548046126a6a
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  213118c2b2e0a1d7
-#   text hash     67e4dabbfae801c8
+#   content hash  870bc47861eae40d
+#   text hash     88e8646c8c16a185
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  213118c2b2e0a1d7
-#   text hash     26b95c6f4972d102
+#   content hash  870bc47861eae40d
+#   text hash     b225a96ca2e28ccd
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

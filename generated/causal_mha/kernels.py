@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  213118c2b2e0a1d7
-#   text hash     12cc6eb2570dfce0
+#   content hash  870bc47861eae40d
+#   text hash     86d8eacad5b1a98d
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernels: Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  213118c2b2e0a1d7
-#   text hash     b39653223cc2d581
+#   content hash  870bc47861eae40d
+#   text hash     246a0e578869ad2d
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

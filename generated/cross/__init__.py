@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e3833a7ed2857632
-#   text hash     5252bca966a47225
+#   content hash  2a029db9833a97ec
+#   text hash     37fe879634d42612
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

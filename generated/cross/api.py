@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e3833a7ed2857632
-#   text hash     51811822de69cba7
+#   content hash  2a029db9833a97ec
+#   text hash     51cd2ef842393bfa
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

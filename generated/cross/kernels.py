@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e3833a7ed2857632
-#   text hash     0921b86d564e923c
+#   content hash  2a029db9833a97ec
+#   text hash     3465746e5b52d9d0
 #   render with   attnforge render specs/cross.yaml
 """The kernels: Attention from a decoder to all of an encoder's outputs.
 

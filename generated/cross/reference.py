@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e3833a7ed2857632
-#   text hash     ef88f1872be2848e
+#   content hash  2a029db9833a97ec
+#   text hash     b782dc4b6e070f52
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

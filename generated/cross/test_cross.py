@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e3833a7ed2857632
-#   text hash     ae6e66aae6c53c92
+#   content hash  2a029db9833a97ec
+#   text hash     0c35aa5a593a30de
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

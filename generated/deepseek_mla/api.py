@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  fea66465c5211683
-#   text hash     348bfec8d9c747c6
+#   content hash  2ce120507ad9e252
+#   text hash     5ceaa703aaebca9b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  fea66465c5211683
-#   text hash     fab3518f1f036fcb
+#   content hash  2ce120507ad9e252
+#   text hash     87e93a0c5045afb1
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernels: Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

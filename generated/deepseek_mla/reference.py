@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  fea66465c5211683
-#   text hash     b2811d98f9f27a7f
+#   content hash  2ce120507ad9e252
+#   text hash     61e89c5de171e684
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  15809c310b061c64
-#   text hash     c33695de2260efd1
+#   content hash  4bc3d60363cf088e
+#   text hash     aab160c8d31d2404
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

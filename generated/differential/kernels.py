@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  15809c310b061c64
-#   text hash     f2a279e47ed9b5a7
+#   content hash  4bc3d60363cf088e
+#   text hash     b02d2b3b642964fc
 #   render with   attnforge render specs/differential.yaml
 """The kernels: One of the two maps of differential attention, called once for each and subtracted.
 

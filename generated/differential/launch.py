@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  15809c310b061c64
-#   text hash     8c8d0fc8237385e6
+#   content hash  4bc3d60363cf088e
+#   text hash     ce4f8ea161c4ca76
 #   render with   attnforge render specs/differential.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -29,7 +29,7 @@ HALF = {
             256: ((128, 64, 8, 2), (128, 32, 8, 3), (64, 32, 4, 2), (32, 32, 4, 1), (32, 16, 4, 1)),
         },
         "backward_dkv": {
-            64: ((128, 64, 4, 2), (64, 64, 4, 1), (32, 32, 4, 1)),
+            64: ((64, 64, 4, 3), (64, 64, 4, 1), (32, 32, 4, 1)),
             128: ((64, 64, 4, 2), (32, 64, 4, 1), (32, 32, 4, 1)),
             256: ((64, 64, 8, 2), (32, 64, 8, 1), (16, 32, 4, 1)),
         },

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  15809c310b061c64
-#   text hash     0e98b5ffacdd0807
+#   content hash  4bc3d60363cf088e
+#   text hash     23538877876d0b45
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

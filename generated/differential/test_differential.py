@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  15809c310b061c64
-#   text hash     9173274ea97ade88
+#   content hash  4bc3d60363cf088e
+#   text hash     efb80e672804da46
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

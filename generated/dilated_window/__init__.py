@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  439cd24dc291526b
-#   text hash     32f0384f988ca8ee
+#   content hash  17524a535d1a3b26
+#   text hash     14d8f4d78f5592a4
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  439cd24dc291526b
-#   text hash     6951cbe8cdbb88bb
+#   content hash  17524a535d1a3b26
+#   text hash     1ad5f196ab087583
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

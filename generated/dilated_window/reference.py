@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  439cd24dc291526b
-#   text hash     c560f9b84641c9e7
+#   content hash  17524a535d1a3b26
+#   text hash     30aff79cea0e81c5
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  439cd24dc291526b
-#   text hash     9f4f5cf307c99a41
+#   content hash  17524a535d1a3b26
+#   text hash     526184d3d537bbc2
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  cc787ad1a4f39362
-#   text hash     51ca1e4c5270dc84
+#   content hash  ed72a32d0dc70379
+#   text hash     f6f441f5eda0d2b1
 #   render with   attnforge render specs/flash1.yaml
 """The kernels: Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  cc787ad1a4f39362
-#   text hash     ef0ac7013db6c2b9
+#   content hash  ed72a32d0dc70379
+#   text hash     8515fed3e5959779
 #   render with   attnforge render specs/flash1.yaml
 """Launches the kernels as operators that PyTorch can compile."""
 

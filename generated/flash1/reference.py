@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  cc787ad1a4f39362
-#   text hash     93c0942bc149c790
+#   content hash  ed72a32d0dc70379
+#   text hash     01eb50fd19a8f2ab
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

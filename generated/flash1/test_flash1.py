@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  cc787ad1a4f39362
-#   text hash     5ab9d9009a1c7dc2
+#   content hash  ed72a32d0dc70379
+#   text hash     9e511b80c4024bb3
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  cc7eb2ad7b5e8bed
-#   text hash     2c567bde6790a12c
+#   content hash  915e9f9647f06709
+#   text hash     9ef732f3661056c8
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

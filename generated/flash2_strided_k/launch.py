@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  cc7eb2ad7b5e8bed
-#   text hash     672556c24b680af9
+#   content hash  915e9f9647f06709
+#   text hash     9a6aeeab3b6ea627
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Launches the kernels as operators that PyTorch can compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  cc7eb2ad7b5e8bed
-#   text hash     47180c91a8d8fb34
+#   content hash  915e9f9647f06709
+#   text hash     7726f98b3c64f98d
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  cc7eb2ad7b5e8bed
-#   text hash     3218aba574c452a8
+#   content hash  915e9f9647f06709
+#   text hash     6a44f2e37c7e6618
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

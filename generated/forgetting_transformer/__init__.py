@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f42b3df49bab260a
-#   text hash     1b93227f2e66d71d
+#   content hash  6a74c8968af6ad63
+#   text hash     db4f5d10d93a6341
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

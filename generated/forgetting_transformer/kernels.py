@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f42b3df49bab260a
-#   text hash     e8d31e70f53dcd31
+#   content hash  6a74c8968af6ad63
+#   text hash     346c06880ea80ce9
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The kernels: Causal attention with a forget gate learned for each token and head.
 

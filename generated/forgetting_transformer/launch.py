@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f42b3df49bab260a
-#   text hash     cb3b6767fbf7243c
+#   content hash  6a74c8968af6ad63
+#   text hash     3b82cf09906157e9
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -24,18 +24,18 @@ LOG2E = kernels.LOG2E.value
 HALF = {
     "sm_90": {
         "forward": {
-            64: ((128, 64, 4, 3), (128, 64, 4, 2), (64, 64, 4, 2), (32, 32, 4, 1)),
+            64: ((64, 128, 4, 2), (64, 64, 4, 2), (32, 32, 4, 1)),
             128: ((128, 32, 4, 3), (64, 64, 4, 3), (64, 32, 4, 3), (32, 32, 4, 1)),
             256: ((128, 32, 8, 3), (64, 32, 4, 2), (32, 32, 4, 1), (32, 16, 4, 1)),
         },
         "backward_dkv": {
-            64: ((32, 64, 4, 2), (32, 64, 4, 1), (32, 32, 4, 1)),
+            64: ((128, 64, 4, 2), (32, 64, 4, 2), (32, 64, 4, 1), (32, 32, 4, 1)),
             128: ((64, 64, 4, 2), (32, 64, 4, 1), (32, 32, 4, 1)),
             256: ((64, 64, 8, 2), (32, 64, 8, 1), (16, 32, 4, 1)),
         },
         "backward_dq": {
-            64: ((64, 64, 4, 3), (64, 64, 4, 1), (32, 32, 4, 1)),
-            128: ((128, 64, 8, 3), (64, 32, 4, 3), (64, 32, 4, 1), (32, 32, 4, 1)),
+            64: ((128, 64, 4, 3), (64, 32, 4, 2), (64, 32, 4, 1), (32, 32, 4, 1)),
+            128: ((64, 32, 4, 2), (64, 32, 4, 1), (32, 32, 4, 1)),
             256: ((128, 32, 8, 3), (64, 32, 4, 2), (64, 32, 4, 1), (32, 16, 4, 1)),
         },
     },

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f42b3df49bab260a
-#   text hash     3c9f2d1d1cb81179
+#   content hash  6a74c8968af6ad63
+#   text hash     7373e9f0a6c1574c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

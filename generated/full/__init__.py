@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c3fa05204d40a608
-#   text hash     f49b67f7e7a2665e
+#   content hash  2bd314cd9e1c9b7f
+#   text hash     fe69ae7688602a0a
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

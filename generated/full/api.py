@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c3fa05204d40a608
-#   text hash     125a5fbb8e1a6a47
+#   content hash  2bd314cd9e1c9b7f
+#   text hash     27ac4d887de779ac
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

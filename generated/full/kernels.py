@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c3fa05204d40a608
-#   text hash     ae8c7e187cb6d911
+#   content hash  2bd314cd9e1c9b7f
+#   text hash     fbdf9e5a98e3fdcb
 #   render with   attnforge render specs/full.yaml
 """The kernels: Softmax attention without a mask.
 

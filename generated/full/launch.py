@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c3fa05204d40a608
-#   text hash     fa39bc592cf2ce11
+#   content hash  2bd314cd9e1c9b7f
+#   text hash     0e668b87bf1caedb
 #   render with   attnforge render specs/full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -29,7 +29,7 @@ HALF = {
             256: ((128, 64, 8, 2), (128, 32, 8, 3), (64, 32, 4, 2), (32, 32, 4, 1), (32, 16, 4, 1)),
         },
         "backward_dkv": {
-            64: ((128, 64, 4, 2), (64, 64, 4, 1), (32, 32, 4, 1)),
+            64: ((64, 64, 4, 3), (64, 64, 4, 1), (32, 32, 4, 1)),
             128: ((64, 64, 4, 2), (32, 64, 4, 1), (32, 32, 4, 1)),
             256: ((64, 64, 8, 2), (32, 64, 8, 1), (16, 32, 4, 1)),
         },

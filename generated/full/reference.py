@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c3fa05204d40a608
-#   text hash     c4f9513666a6d387
+#   content hash  2bd314cd9e1c9b7f
+#   text hash     80b0e28e54b9f695
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

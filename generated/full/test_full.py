@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c3fa05204d40a608
-#   text hash     f3e3d332e33e4d36
+#   content hash  2bd314cd9e1c9b7f
+#   text hash     eca441ce2ae7e0b7
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

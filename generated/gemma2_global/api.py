@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0159459b16c0f1a2
-#   text hash     e0098538898caff0
+#   content hash  5bc6c4704d0f0f34
+#   text hash     5a44c1e85c3f04d8
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0159459b16c0f1a2
-#   text hash     116d8637c3b508d2
+#   content hash  5bc6c4704d0f0f34
+#   text hash     06030b4447d16cff
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernels: The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0159459b16c0f1a2
-#   text hash     418ff8fc11f0e458
+#   content hash  5bc6c4704d0f0f34
+#   text hash     2dd227c7d345a67d
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0159459b16c0f1a2
-#   text hash     26a8051a4d623e72
+#   content hash  5bc6c4704d0f0f34
+#   text hash     602d0e3c0ebc884d
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

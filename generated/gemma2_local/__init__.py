@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2c3d4fb31bd51f78
-#   text hash     aa155407f01a9722
+#   content hash  ee2df68adeb4e906
+#   text hash     c8d635b2ca1efcb5
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2c3d4fb31bd51f78
-#   text hash     2d9baa7b765c89c5
+#   content hash  ee2df68adeb4e906
+#   text hash     956507511377433c
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

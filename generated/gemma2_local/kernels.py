@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2c3d4fb31bd51f78
-#   text hash     62b5200579004d19
+#   content hash  ee2df68adeb4e906
+#   text hash     5f0b650dce3b5d28
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernels: The local layers of Gemma 2, with a window and capped scores.
 

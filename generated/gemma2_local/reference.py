@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2c3d4fb31bd51f78
-#   text hash     f4dc5b7486cc0994
+#   content hash  ee2df68adeb4e906
+#   text hash     ff07f17bf673d3c7
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2c3d4fb31bd51f78
-#   text hash     fdaaa24962278b7b
+#   content hash  ee2df68adeb4e906
+#   text hash     cfeb490ca66b06fb
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

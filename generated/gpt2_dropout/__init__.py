@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  c8bfab11a080bc5e
-#   text hash     63cb7f7128c62c06
+#   content hash  1febb14414cd0c59
+#   text hash     2e5a413f0ffc9ce4
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

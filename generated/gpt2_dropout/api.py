@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  c8bfab11a080bc5e
-#   text hash     a7c86c2aad4e5f6c
+#   content hash  1febb14414cd0c59
+#   text hash     2b41ab3896b18fbf
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  c8bfab11a080bc5e
-#   text hash     83c486fd995d33e7
+#   content hash  1febb14414cd0c59
+#   text hash     ab058efdda53271c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernels: Causal attention with dropout of the weights, for training.
 
@@ -170,29 +170,18 @@ def forward(
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     l = tl.zeros([BLOCK_M, 8], tl.float32)
     first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
-    if BLOCK_DV <= 128:
-        for j in tl.range(first, last):
-            i = first + last - 1 - j  # from the diagonal back
-            k_start = i * BLOCK_N
-            mixed = i >= full_last
-            acc, m, l = attend(
-                acc, m, l, q_tile, k_desc, v_desc, b, h, k_start, k_len, units, row, q_pos, seed, drop_below,
-                BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed
-            )  # fmt: skip
-    else:
-        # a branch between products of this width makes the assembler serialize them: mixed tiles have a loop of their own
-        for i in tl.range(full_last, last):
-            k_start = i * BLOCK_N
-            acc, m, l = attend(
-                acc, m, l, q_tile, k_desc, v_desc, b, h, k_start, k_len, units, row, q_pos, seed, drop_below,
-                BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=True
-            )  # fmt: skip
-        for i in tl.range(full_first, full_last):
-            k_start = i * BLOCK_N
-            acc, m, l = attend(
-                acc, m, l, q_tile, k_desc, v_desc, b, h, k_start, k_len, units, row, q_pos, seed, drop_below,
-                BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=False
-            )  # fmt: skip
+    for i in tl.range(full_last, last):
+        k_start = i * BLOCK_N
+        acc, m, l = attend(
+            acc, m, l, q_tile, k_desc, v_desc, b, h, k_start, k_len, units, row, q_pos, seed, drop_below,
+            BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=True
+        )  # fmt: skip
+    for i in tl.range(full_first, full_last):
+        k_start = i * BLOCK_N
+        acc, m, l = attend(
+            acc, m, l, q_tile, k_desc, v_desc, b, h, k_start, k_len, units, row, q_pos, seed, drop_below,
+            BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=False
+        )  # fmt: skip
 
     l = tl.sum(l, 1)
     # rows without keys: 0, and an LSE that makes every weight 0
@@ -256,13 +245,20 @@ def backward_dkv(
     dv = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
     row_base = (b.to(tl.int64) * Hq + h) * q_len
     first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, k_len, BLOCK_M)
-    for i in tl.range(first, last):
-        q_start = i * BLOCK_M
-        mixed = (i < full_first) | (i >= full_last)
+    left = full_first - first
+    for i in tl.range(0, left + last - full_last):
+        q_start = tl.where(i < left, first + i, full_last + i - left) * BLOCK_M
         dk, dv = learn_from_queries(
             dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_rows, delta_rows, row_base, b, h, q_start, q_len,
             k_len, units, k_start, k_pos, seed, drop_below, rescale, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION,
-            mixed=mixed
+            mixed=True
+        )  # fmt: skip
+    for i in tl.range(full_first, full_last):
+        q_start = i * BLOCK_M
+        dk, dv = learn_from_queries(
+            dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_rows, delta_rows, row_base, b, h, q_start, q_len,
+            k_len, units, k_start, k_pos, seed, drop_below, rescale, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION,
+            mixed=False
         )  # fmt: skip
 
     first_row = b.to(tl.int64) * k_len * Hq + h
@@ -322,12 +318,17 @@ def backward_dq(
     lse = tl.load(lse_ptr + row_base + row, mask=row < q_len, other=0.0)
     dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
-    for i in tl.range(first, last):
+    for i in tl.range(full_last, last):
         k_start = i * BLOCK_N
-        mixed = i >= full_last
         dq = learn_from_keys(
             dq, q_tile, dout_tile, lse, delta, k_desc, v_desc, b, h, k_start, k_len, units, row, q_pos, seed,
-            drop_below, rescale, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed
+            drop_below, rescale, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=True
+        )  # fmt: skip
+    for i in tl.range(full_first, full_last):
+        k_start = i * BLOCK_N
+        dq = learn_from_keys(
+            dq, q_tile, dout_tile, lse, delta, k_desc, v_desc, b, h, k_start, k_len, units, row, q_pos, seed,
+            drop_below, rescale, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=False
         )  # fmt: skip
 
     store_rows(dq_ptr + (b.to(tl.int64) * q_len * Hq + h) * D, Hq * D, dq * scale, q_start, q_len, D)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  c8bfab11a080bc5e
-#   text hash     0add083beb33ed31
+#   content hash  1febb14414cd0c59
+#   text hash     2b8fde3ef4aa1d23
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

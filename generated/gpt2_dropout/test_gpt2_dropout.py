@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  c8bfab11a080bc5e
-#   text hash     9d03a907841e1681
+#   content hash  1febb14414cd0c59
+#   text hash     c93a1d179ea3a089
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

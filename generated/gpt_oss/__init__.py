@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6f6096f8de419d03
-#   text hash     f787aace61f8084d
+#   content hash  4f37a7d096c32fe0
+#   text hash     521a972034fe8b94
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6f6096f8de419d03
-#   text hash     863e21eb0d0df9e4
+#   content hash  4f37a7d096c32fe0
+#   text hash     bf18f8b959c93553
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b581fc3fc91109e8
-#   text hash     26f428f6ac36ede7
+#   content hash  bc39bac4fa201aef
+#   text hash     8c9a681d192b76a4
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

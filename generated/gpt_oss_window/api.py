@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b581fc3fc91109e8
-#   text hash     fb9a578f4335478d
+#   content hash  bc39bac4fa201aef
+#   text hash     aa6d829951c1aefe
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

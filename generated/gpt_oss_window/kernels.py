@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b581fc3fc91109e8
-#   text hash     3688871a231fd4d1
+#   content hash  bc39bac4fa201aef
+#   text hash     1891c0e5df98a64e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernels: The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c0ec6c5e60b1dc99
-#   text hash     6e79b19258f8c003
+#   content hash  4aa82603760e0b59
+#   text hash     448beaebc3d94e39
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c0ec6c5e60b1dc99
-#   text hash     828b0f0580ff71e2
+#   content hash  4aa82603760e0b59
+#   text hash     864ebb8f78f75f90
 #   render with   attnforge render specs/kerple.yaml
 """The kernels: Causal attention that falls with the logarithm of the distance, at a learned rate.
 

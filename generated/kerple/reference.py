@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c0ec6c5e60b1dc99
-#   text hash     8414c60e6b5ae0f2
+#   content hash  4aa82603760e0b59
+#   text hash     b2e335d9113e2eef
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

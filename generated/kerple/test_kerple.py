@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c0ec6c5e60b1dc99
-#   text hash     5a50d049347ca60e
+#   content hash  4aa82603760e0b59
+#   text hash     bb4cbdde75cc1a2b
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

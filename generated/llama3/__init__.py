@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f732b91f8df52148
-#   text hash     0f39c17a45555eeb
+#   content hash  dceb79858e4b8e44
+#   text hash     6596ccda0e5f61ef
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

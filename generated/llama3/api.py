@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f732b91f8df52148
-#   text hash     32c66472f438c51e
+#   content hash  dceb79858e4b8e44
+#   text hash     8e3c0ca0d5336db0
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f732b91f8df52148
-#   text hash     8724865f06b066cf
+#   content hash  dceb79858e4b8e44
+#   text hash     54d700e401c66ba5
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

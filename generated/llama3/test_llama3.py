@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f732b91f8df52148
-#   text hash     a54b97d83d94ed23
+#   content hash  dceb79858e4b8e44
+#   text hash     7ea1f107ff8a6aec
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d31d78bc5cf2a85d
-#   text hash     9d649f43cd5c12b6
+#   content hash  035f94cbf7a72720
+#   text hash     3d3d788a41f880e6
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

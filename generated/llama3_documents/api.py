@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d31d78bc5cf2a85d
-#   text hash     0f623265420cdf8c
+#   content hash  035f94cbf7a72720
+#   text hash     37e35fd0e22cc45c
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

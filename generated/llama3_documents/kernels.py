@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d31d78bc5cf2a85d
-#   text hash     2678d6222e2d90a2
+#   content hash  035f94cbf7a72720
+#   text hash     635aa4e388b9df2b
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernels: Llama 3 on documents packed into one row, none of which sees another.
 

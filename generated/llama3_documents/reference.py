@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d31d78bc5cf2a85d
-#   text hash     65c647941252bbd4
+#   content hash  035f94cbf7a72720
+#   text hash     f96dd9c2278dfa9b
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

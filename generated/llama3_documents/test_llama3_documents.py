@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d31d78bc5cf2a85d
-#   text hash     ead44dd85edb7607
+#   content hash  035f94cbf7a72720
+#   text hash     28f57fa52d69b9b1
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

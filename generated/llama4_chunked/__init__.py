@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  38f67ce0bfae1c0e
-#   text hash     ac77192cb59db861
+#   content hash  55a20cd417d35392
+#   text hash     79abaafcf7dbedea
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  38f67ce0bfae1c0e
-#   text hash     4ee6d6c7392d2060
+#   content hash  55a20cd417d35392
+#   text hash     9c13718c4ada0c77
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernels: Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  38f67ce0bfae1c0e
-#   text hash     4bc48ffae2628d57
+#   content hash  55a20cd417d35392
+#   text hash     5b51cae92ea88053
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -29,7 +29,7 @@ HALF = {
             256: ((128, 64, 8, 2), (128, 32, 8, 3), (64, 32, 4, 2), (32, 32, 4, 1), (32, 16, 4, 1)),
         },
         "backward_dkv": {
-            64: ((128, 64, 4, 2), (64, 64, 4, 1), (32, 32, 4, 1)),
+            64: ((64, 64, 4, 3), (64, 64, 4, 1), (32, 32, 4, 1)),
             128: ((64, 64, 4, 2), (32, 64, 4, 1), (32, 32, 4, 1)),
             256: ((64, 64, 8, 2), (32, 64, 8, 1), (16, 32, 4, 1)),
         },

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  38f67ce0bfae1c0e
-#   text hash     cbd15a80d43489f6
+#   content hash  55a20cd417d35392
+#   text hash     cf18fb7d4182de78
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

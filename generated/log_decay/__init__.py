@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  8d82f00c098cc3c7
-#   text hash     6c2f84735710c91e
+#   content hash  3c1c109accf2458e
+#   text hash     570d157bf73e0e2f
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

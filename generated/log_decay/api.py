@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  8d82f00c098cc3c7
-#   text hash     c576af7034f2fbd8
+#   content hash  3c1c109accf2458e
+#   text hash     0245ee68ce1455f0
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

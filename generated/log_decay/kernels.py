@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  8d82f00c098cc3c7
-#   text hash     d0d3a6c604907243
+#   content hash  3c1c109accf2458e
+#   text hash     d3fb5397a9701347
 #   render with   attnforge render specs/log_decay.yaml
 """The kernels: Causal attention that forgets by a decay learned for each token and head.
 

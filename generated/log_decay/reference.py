@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  8d82f00c098cc3c7
-#   text hash     337f94aecc66231f
+#   content hash  3c1c109accf2458e
+#   text hash     3913916b5b935a96
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

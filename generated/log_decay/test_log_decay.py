@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  8d82f00c098cc3c7
-#   text hash     e8b786de8dbb537b
+#   content hash  3c1c109accf2458e
+#   text hash     12c4dacf2e089ea6
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  10710787df8f76b9
-#   text hash     664f42c848dcb06f
+#   content hash  4255c4967f3b7822
+#   text hash     e3dd0d20286c368b
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

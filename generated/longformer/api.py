@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  10710787df8f76b9
-#   text hash     53e45dc7a4f22c2c
+#   content hash  4255c4967f3b7822
+#   text hash     1ed54d567df353d7
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  10710787df8f76b9
-#   text hash     542f033bbcd7d4f1
+#   content hash  4255c4967f3b7822
+#   text hash     040193b58889ffa4
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  10710787df8f76b9
-#   text hash     cb1d915f1bd4910a
+#   content hash  4255c4967f3b7822
+#   text hash     961ebd8adb58e5a7
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

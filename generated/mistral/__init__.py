@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3920986f5f3fcec6
-#   text hash     37f7a55a0d242271
+#   content hash  91b8f68558524302
+#   text hash     425433a0fa53d876
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3920986f5f3fcec6
-#   text hash     00aecfe49bc66e08
+#   content hash  91b8f68558524302
+#   text hash     292fede39e75de5d
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

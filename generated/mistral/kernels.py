@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3920986f5f3fcec6
-#   text hash     2d5c92f47207a55d
+#   content hash  91b8f68558524302
+#   text hash     8fd978bbc47f62b0
 #   render with   attnforge render specs/mistral.yaml
 """The kernels: Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3920986f5f3fcec6
-#   text hash     98a2dfe93cd09a01
+#   content hash  91b8f68558524302
+#   text hash     080dfec7d5fde386
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3920986f5f3fcec6
-#   text hash     c7c6bf2f6c3fb956
+#   content hash  91b8f68558524302
+#   text hash     28907249bb648e3f
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b04fb5f7158c91a4
-#   text hash     69b97304355fd3f7
+#   content hash  16ccc84788748e79
+#   text hash     3b539e1cc70a1aef
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b04fb5f7158c91a4
-#   text hash     07793e981d3e2a81
+#   content hash  16ccc84788748e79
+#   text hash     b2c767ed0eb21837
 #   render with   attnforge render specs/mpt.yaml
 """The kernels: Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b04fb5f7158c91a4
-#   text hash     8a3850558c7a92ed
+#   content hash  16ccc84788748e79
+#   text hash     6771073a10156a74
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

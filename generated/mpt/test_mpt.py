@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b04fb5f7158c91a4
-#   text hash     58145dd6617383c8
+#   content hash  16ccc84788748e79
+#   text hash     c7847864fae8715d
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

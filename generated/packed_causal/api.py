@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ccb42a77f5047f41
-#   text hash     aa791370e5f91a34
+#   content hash  c65f67e42c1666a0
+#   text hash     26531401773cb92b
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

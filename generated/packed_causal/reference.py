@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ccb42a77f5047f41
-#   text hash     b1cb71a6d1d68409
+#   content hash  c65f67e42c1666a0
+#   text hash     1fe58596f7f101c3
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

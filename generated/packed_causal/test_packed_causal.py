@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ccb42a77f5047f41
-#   text hash     5b7c47b7a63e42d9
+#   content hash  c65f67e42c1666a0
+#   text hash     942c34d75a78db28
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

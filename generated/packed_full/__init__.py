@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2a11115d495b16ad
-#   text hash     74299237fd2b72c3
+#   content hash  2662cbb9bf936668
+#   text hash     3d67f9f24056be19
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

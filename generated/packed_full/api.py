@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2a11115d495b16ad
-#   text hash     fb56c4ee7a55d888
+#   content hash  2662cbb9bf936668
+#   text hash     7773d70f91757895
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

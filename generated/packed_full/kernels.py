@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2a11115d495b16ad
-#   text hash     4bbff7d7dcaf916a
+#   content hash  2662cbb9bf936668
+#   text hash     6f1051bf6fa9ece8
 #   render with   attnforge render specs/packed_full.yaml
 """The kernels: Softmax attention without a mask, for sequences packed into one tensor.
 
@@ -263,7 +263,7 @@ def backward_dkv(
         first, full_first, full_last, last = query_tiles(q_len, BLOCK_M)
         # tiles that end within the sequence
         inner = tl.minimum(tl.maximum(q_len // BLOCK_M, first), last)
-        for i in tl.range(inner, last):
+        for i in tl.range(inner, last, num_stages=1):
             q_start = i * BLOCK_M
             dk, dv = learn_from_queries(
                 dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_ptr, delta_ptr, row_base, q_offset, h, q_start,

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2a11115d495b16ad
-#   text hash     4777d51b1757ea3c
+#   content hash  2662cbb9bf936668
+#   text hash     76da4d6f90c51cb6
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

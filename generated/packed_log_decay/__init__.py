@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  cddf558269e8cf66
-#   text hash     a3ab08d66c17ee4d
+#   content hash  dc7f4f5c2f0f6b2b
+#   text hash     3f9abea1265c7a57
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

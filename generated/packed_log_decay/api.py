@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  cddf558269e8cf66
-#   text hash     7566d96179ed2962
+#   content hash  dc7f4f5c2f0f6b2b
+#   text hash     f44daf67c7a26c43
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

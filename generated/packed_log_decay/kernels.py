@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  cddf558269e8cf66
-#   text hash     38a64560035047f1
+#   content hash  dc7f4f5c2f0f6b2b
+#   text hash     658d8be53a65358c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The kernels: Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 
@@ -292,7 +292,7 @@ def backward_dkv(
         first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, k_len, BLOCK_M)
         # tiles that end within the sequence
         inner = tl.minimum(tl.maximum(q_len // BLOCK_M, first), last)
-        for i in tl.range(inner, last):
+        for i in tl.range(inner, last, num_stages=1):
             q_start = i * BLOCK_M
             dk, dv, log_decay_k_sum = learn_from_queries(
                 dk, dv, log_decay_k_sum, k_tile, v_tile, q_desc, dout_desc, lse_ptr, delta_ptr, row_base, q_offset,

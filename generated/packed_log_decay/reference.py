@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  cddf558269e8cf66
-#   text hash     730b517a1f26b680
+#   content hash  dc7f4f5c2f0f6b2b
+#   text hash     a7977b7e3011a1e5
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  cddf558269e8cf66
-#   text hash     7ab0bf2ce49d14a1
+#   content hash  dc7f4f5c2f0f6b2b
+#   text hash     636976a0a3314fbc
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d858252de680fd92
-#   text hash     e89137521a089183
+#   content hash  16aeda289042f635
+#   text hash     02018fdb1c8f6e4f
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

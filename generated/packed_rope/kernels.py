@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d858252de680fd92
-#   text hash     44469a571bf50687
+#   content hash  16aeda289042f635
+#   text hash     4cb61822c4bd3bf5
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernels: Causal attention with rotary embedding for sequences packed into one tensor.
 
@@ -266,7 +266,7 @@ def backward_dkv(
         first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, k_len, BLOCK_M)
         # tiles that end within the sequence
         inner = tl.minimum(tl.maximum(q_len // BLOCK_M, first), last)
-        for i in tl.range(inner, last):
+        for i in tl.range(inner, last, num_stages=1):
             q_start = i * BLOCK_M
             dk, dv = learn_from_queries(
                 dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_ptr, delta_ptr, row_base, q_offset, h, q_start,

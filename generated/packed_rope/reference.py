@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d858252de680fd92
-#   text hash     69fab6bd306c9e95
+#   content hash  16aeda289042f635
+#   text hash     7d08fa800b11e85f
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

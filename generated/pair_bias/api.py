@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6f26f96bd03f05dc
-#   text hash     57d68dc29acf81f0
+#   content hash  7cf3aeb056422927
+#   text hash     8428096261aa9efd
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

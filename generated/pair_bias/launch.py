@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6f26f96bd03f05dc
-#   text hash     9ebb5e85dfe7ce96
+#   content hash  7cf3aeb056422927
+#   text hash     ed37b653abdf8606
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6f26f96bd03f05dc
-#   text hash     f6d2443f23f2d449
+#   content hash  7cf3aeb056422927
+#   text hash     7ecbfdd3a3a1c64c
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

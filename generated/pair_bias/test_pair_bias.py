@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6f26f96bd03f05dc
-#   text hash     72a1d67ad7a65ee7
+#   content hash  7cf3aeb056422927
+#   text hash     c86e071f8882be26
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  034475c20c0a616f
-#   text hash     2722a0914a610831
+#   content hash  90fd3af6f867cf22
+#   text hash     7762f8dc149931dd
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

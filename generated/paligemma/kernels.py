@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  034475c20c0a616f
-#   text hash     28ce90c92b91c9d5
+#   content hash  90fd3af6f867cf22
+#   text hash     05d14110437f2b2d
 #   render with   attnforge render specs/paligemma.yaml
 """The kernels: An image and a prompt that all see as a prefix, and text that sees causally.
 

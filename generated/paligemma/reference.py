@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  034475c20c0a616f
-#   text hash     bc72ad5f4327df88
+#   content hash  90fd3af6f867cf22
+#   text hash     c24982d17e0f7608
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  034475c20c0a616f
-#   text hash     dd65eea38423eb8c
+#   content hash  90fd3af6f867cf22
+#   text hash     0395b35cc10713d4
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7faa936d686912ed
-#   text hash     e1b47c95196889a1
+#   content hash  34e9c6baa443c2a7
+#   text hash     4dd9bbef04f54ad8
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

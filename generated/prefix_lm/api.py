@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7faa936d686912ed
-#   text hash     03430cca730250ce
+#   content hash  34e9c6baa443c2a7
+#   text hash     437a5bdf9177b9ef
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7faa936d686912ed
-#   text hash     1887a77d4d2c8285
+#   content hash  34e9c6baa443c2a7
+#   text hash     e610095ba32b6680
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernels: Causal attention with a prefix, of each sequence's own length, that every query sees.
 

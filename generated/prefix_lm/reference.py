@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7faa936d686912ed
-#   text hash     bae72947bdf371f4
+#   content hash  34e9c6baa443c2a7
+#   text hash     6b199ed881826455
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7faa936d686912ed
-#   text hash     07cc0194edb40e44
+#   content hash  34e9c6baa443c2a7
+#   text hash     4f05bc0261fe252a
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

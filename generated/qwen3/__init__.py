@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f8fbe19841f5a2aa
-#   text hash     7b3eee8558f08e77
+#   content hash  bafa82d65eb80b5d
+#   text hash     cd892f9863211f4a
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

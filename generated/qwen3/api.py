@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f8fbe19841f5a2aa
-#   text hash     deb4f92f34607e4c
+#   content hash  bafa82d65eb80b5d
+#   text hash     046cffffce916d9b
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f8fbe19841f5a2aa
-#   text hash     bb4f92edaea429c8
+#   content hash  bafa82d65eb80b5d
+#   text hash     2c3f95698422f91a
 #   render with   attnforge render specs/qwen3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

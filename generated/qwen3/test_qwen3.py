@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f8fbe19841f5a2aa
-#   text hash     9bdef4cd0e272bf9
+#   content hash  bafa82d65eb80b5d
+#   text hash     c5575952e234d3b2
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

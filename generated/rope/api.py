@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d1de2239d68fdbf3
-#   text hash     425a1fe7f43beb88
+#   content hash  fa245e410ba02840
+#   text hash     b4325b3a6e9bc2b4
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

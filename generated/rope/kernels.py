@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d1de2239d68fdbf3
-#   text hash     59af3dc1dd41ca77
+#   content hash  fa245e410ba02840
+#   text hash     e59c15046ef343d7
 #   render with   attnforge render specs/rope.yaml
 """The kernels: Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d1de2239d68fdbf3
-#   text hash     5c6c13aae1c93da2
+#   content hash  fa245e410ba02840
+#   text hash     acdb67a3db3854a9
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d1de2239d68fdbf3
-#   text hash     27948f0aae58275e
+#   content hash  fa245e410ba02840
+#   text hash     5bbdb7b6a669034f
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

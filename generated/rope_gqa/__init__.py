@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f72855d2efd2cb54
-#   text hash     39309ae0e6e0558b
+#   content hash  80cfd1467c1d9973
+#   text hash     56f1c1f32a7a2fd7
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f72855d2efd2cb54
-#   text hash     645e855b073704d5
+#   content hash  80cfd1467c1d9973
+#   text hash     4fbc899d99c63142
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads.
 

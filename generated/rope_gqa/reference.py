@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f72855d2efd2cb54
-#   text hash     d71d7e32e8ddb078
+#   content hash  80cfd1467c1d9973
+#   text hash     f8fb6b7ff4d6f240
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

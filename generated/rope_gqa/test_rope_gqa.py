@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f72855d2efd2cb54
-#   text hash     e812bd535407776d
+#   content hash  80cfd1467c1d9973
+#   text hash     3e46d481c90e58a0
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

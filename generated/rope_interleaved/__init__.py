@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  3cbc37e0e3dd7f0b
-#   text hash     217869d771a32744
+#   content hash  9fccedc7b0f44c8b
+#   text hash     631b14a3921477d4
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

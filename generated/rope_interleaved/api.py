@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  3cbc37e0e3dd7f0b
-#   text hash     be6f1b886504cc35
+#   content hash  9fccedc7b0f44c8b
+#   text hash     c7270e402c279350
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

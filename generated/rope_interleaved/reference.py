@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  3cbc37e0e3dd7f0b
-#   text hash     25a96daacd26bd4a
+#   content hash  9fccedc7b0f44c8b
+#   text hash     3200f569f615ad1c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

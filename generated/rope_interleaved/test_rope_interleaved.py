@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  3cbc37e0e3dd7f0b
-#   text hash     4503b031fba9b6dd
+#   content hash  9fccedc7b0f44c8b
+#   text hash     763b8c07320e8d41
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

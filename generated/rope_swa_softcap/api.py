@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  7211aacd65937a5e
-#   text hash     71511376d52b173e
+#   content hash  618d1888f7c63761
+#   text hash     97a939b068d0a5d3
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

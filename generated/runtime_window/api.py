@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  25afd48610071421
-#   text hash     9931f1dfa7d9fc6e
+#   content hash  63c67219a2dca1fe
+#   text hash     b08ef93fe2adee95
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  25afd48610071421
-#   text hash     0b03506ac351e5cc
+#   content hash  63c67219a2dca1fe
+#   text hash     a1659fc4067f68b4
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernels: Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  25afd48610071421
-#   text hash     1ef3714c0ecf27e7
+#   content hash  63c67219a2dca1fe
+#   text hash     4962cef385a8c63c
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

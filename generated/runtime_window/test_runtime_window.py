@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  25afd48610071421
-#   text hash     c05c2b1bd41435e6
+#   content hash  63c67219a2dca1fe
+#   text hash     77b691deed21b7af
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  4facf8c3fa016b4e
-#   text hash     264ba477436ebbe0
+#   content hash  3fce6d8ce775990d
+#   text hash     c8cbcdde6429bc79
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

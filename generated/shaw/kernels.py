@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  4facf8c3fa016b4e
-#   text hash     7e02ca3ff3cc0c3a
+#   content hash  3fce6d8ce775990d
+#   text hash     68460cd6c86781e1
 #   render with   attnforge render specs/shaw.yaml
 """The kernels: Attention in which each query gives each distance up to 16 a score of its own.
 
@@ -187,32 +187,20 @@ def forward(
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     l = tl.zeros([BLOCK_M, 8], tl.float32)
     first, full_first, full_last, last = key_tiles(k_len, BLOCK_N)
-    if BLOCK_DV <= 128:
-        for j in tl.range(first, last):
-            i = first + last - 1 - j  # from the diagonal back
-            k_start = i * BLOCK_N
-            mixed = i >= full_last
-            acc, m, l = attend(
-                acc, m, l, q_tile, k_desc, v_desc, b, h, k_start, k_len, scale, row, q_pos, q_len,
-                distance_score_base, distance_score_stride_query, distance_score_stride_entry, BLOCK_N, BLOCK_D,
-                BLOCK_DV, PRECISION, mixed=mixed
-            )  # fmt: skip
-    else:
-        # a branch between products of this width makes the assembler serialize them: mixed tiles have a loop of their own
-        for i in tl.range(full_last, last):
-            k_start = i * BLOCK_N
-            acc, m, l = attend(
-                acc, m, l, q_tile, k_desc, v_desc, b, h, k_start, k_len, scale, row, q_pos, q_len,
-                distance_score_base, distance_score_stride_query, distance_score_stride_entry, BLOCK_N, BLOCK_D,
-                BLOCK_DV, PRECISION, mixed=True
-            )  # fmt: skip
-        for i in tl.range(full_first, full_last):
-            k_start = i * BLOCK_N
-            acc, m, l = attend(
-                acc, m, l, q_tile, k_desc, v_desc, b, h, k_start, k_len, scale, row, q_pos, q_len,
-                distance_score_base, distance_score_stride_query, distance_score_stride_entry, BLOCK_N, BLOCK_D,
-                BLOCK_DV, PRECISION, mixed=False
-            )  # fmt: skip
+    for i in tl.range(full_last, last):
+        k_start = i * BLOCK_N
+        acc, m, l = attend(
+            acc, m, l, q_tile, k_desc, v_desc, b, h, k_start, k_len, scale, row, q_pos, q_len,
+            distance_score_base, distance_score_stride_query, distance_score_stride_entry, BLOCK_N, BLOCK_D,
+            BLOCK_DV, PRECISION, mixed=True
+        )  # fmt: skip
+    for i in tl.range(full_first, full_last):
+        k_start = i * BLOCK_N
+        acc, m, l = attend(
+            acc, m, l, q_tile, k_desc, v_desc, b, h, k_start, k_len, scale, row, q_pos, q_len,
+            distance_score_base, distance_score_stride_query, distance_score_stride_entry, BLOCK_N, BLOCK_D,
+            BLOCK_DV, PRECISION, mixed=False
+        )  # fmt: skip
 
     l = tl.sum(l, 1)
     # rows without keys: 0, and an LSE that makes every weight 0
@@ -285,13 +273,19 @@ def backward_dkv(
         + tl.cast(h, tl.int64) * distance_score_stride_head
     )
     first, full_first, full_last, last = query_tiles(q_len, BLOCK_M)
-    for i in tl.range(first, last):
+    for i in tl.range(full_last, last):
         q_start = i * BLOCK_M
-        mixed = i >= full_last
         dk, dv = learn_from_queries(
             dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_rows, delta_rows, row_base, b, h, q_start, q_len,
             k_len, scale, k_pos, distance_score_base, distance_score_stride_query, distance_score_stride_entry,
-            BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed
+            BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, mixed=True
+        )  # fmt: skip
+    for i in tl.range(full_first, full_last):
+        q_start = i * BLOCK_M
+        dk, dv = learn_from_queries(
+            dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_rows, delta_rows, row_base, b, h, q_start, q_len,
+            k_len, scale, k_pos, distance_score_base, distance_score_stride_query, distance_score_stride_entry,
+            BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, mixed=False
         )  # fmt: skip
 
     first_row = b.to(tl.int64) * k_len * Hq + h
@@ -371,14 +365,21 @@ def backward_dq(
     dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     distance_score_at_sum_row = row_base + row
     first, full_first, full_last, last = key_tiles(k_len, BLOCK_N)
-    for i in tl.range(first, last):
+    for i in tl.range(full_last, last):
         k_start = i * BLOCK_N
-        mixed = i >= full_last
         dq = learn_from_keys(
             dq, q_tile, dout_tile, lse, delta, k_desc, v_desc, b, h, k_start, k_len, scale, row, q_pos, q_len,
             distance_score_base, distance_score_stride_query, distance_score_stride_entry,
             distance_score_at_sum_ptr, distance_score_at_sum_row, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION,
-            mixed=mixed
+            mixed=True
+        )  # fmt: skip
+    for i in tl.range(full_first, full_last):
+        k_start = i * BLOCK_N
+        dq = learn_from_keys(
+            dq, q_tile, dout_tile, lse, delta, k_desc, v_desc, b, h, k_start, k_len, scale, row, q_pos, q_len,
+            distance_score_base, distance_score_stride_query, distance_score_stride_entry,
+            distance_score_at_sum_ptr, distance_score_at_sum_row, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION,
+            mixed=False
         )  # fmt: skip
 
     store_rows(dq_ptr + (b.to(tl.int64) * q_len * Hq + h) * D, Hq * D, dq * scale, q_start, q_len, D)

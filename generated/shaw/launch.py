@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  4facf8c3fa016b4e
-#   text hash     60b8614298d8e80f
+#   content hash  3fce6d8ce775990d
+#   text hash     0a138954d9462de9
 #   render with   attnforge render specs/shaw.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

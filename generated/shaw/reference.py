@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  4facf8c3fa016b4e
-#   text hash     86029c14f3797ae2
+#   content hash  3fce6d8ce775990d
+#   text hash     6b6954ca9ea3a0a7
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  4facf8c3fa016b4e
-#   text hash     94ff93ad359ac912
+#   content hash  3fce6d8ce775990d
+#   text hash     d06bf001be35dd91
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

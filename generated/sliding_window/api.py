@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4dec8959df874371
-#   text hash     e64e98c8649392ef
+#   content hash  534a743db9ef84ca
+#   text hash     8684c423dcdd35cb
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4dec8959df874371
-#   text hash     c42d893f804f6d55
+#   content hash  534a743db9ef84ca
+#   text hash     cb726a90e2a7a690
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

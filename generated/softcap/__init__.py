@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d761ac553a2c7bdd
-#   text hash     ad933be1f2ed0bea
+#   content hash  445bd6e00cca8748
+#   text hash     2ee3c702190f6f9a
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

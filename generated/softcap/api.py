@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d761ac553a2c7bdd
-#   text hash     b94a083d1fcf8640
+#   content hash  445bd6e00cca8748
+#   text hash     e91aa51305941a6d
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d761ac553a2c7bdd
-#   text hash     18b531be10fdc6a9
+#   content hash  445bd6e00cca8748
+#   text hash     3b22969c058eaa25
 #   render with   attnforge render specs/softcap.yaml
 """The kernels: Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d761ac553a2c7bdd
-#   text hash     2033e9b57c63a15d
+#   content hash  445bd6e00cca8748
+#   text hash     cb883c76e3fea461
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d761ac553a2c7bdd
-#   text hash     a2d982391786e252
+#   content hash  445bd6e00cca8748
+#   text hash     55016fed9e3f6efa
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  027c35b979c09617
-#   text hash     c45777e109d6f684
+#   content hash  089dc91fef02bce1
+#   text hash     11d41ff7e0abad61
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernels: Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  027c35b979c09617
-#   text hash     083f5194dcb77e69
+#   content hash  089dc91fef02bce1
+#   text hash     759e89bdf7657985
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

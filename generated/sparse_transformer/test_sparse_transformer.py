@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  027c35b979c09617
-#   text hash     5469a986f4c27ed4
+#   content hash  089dc91fef02bce1
+#   text hash     4010dd92ac681bdc
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  cb37f27c75763dd4
-#   text hash     fb2172f4219b08f4
+#   content hash  a1bfcff49ef2d53f
+#   text hash     59d3d2af14366434
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  cb37f27c75763dd4
-#   text hash     cf2be22f78f534b2
+#   content hash  a1bfcff49ef2d53f
+#   text hash     eb0b526983b781d0
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -29,7 +29,7 @@ HALF = {
             256: ((128, 64, 8, 2), (128, 32, 8, 3), (64, 32, 4, 2), (32, 32, 4, 1), (32, 16, 4, 1)),
         },
         "backward_dkv": {
-            64: ((128, 64, 4, 2), (64, 64, 4, 1), (32, 32, 4, 1)),
+            64: ((64, 64, 4, 3), (64, 64, 4, 1), (32, 32, 4, 1)),
             128: ((64, 64, 4, 2), (32, 64, 4, 1), (32, 32, 4, 1)),
             256: ((64, 64, 8, 2), (32, 64, 8, 1), (16, 32, 4, 1)),
         },

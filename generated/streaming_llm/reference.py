@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  cb37f27c75763dd4
-#   text hash     92814a43851ea1bc
+#   content hash  a1bfcff49ef2d53f
+#   text hash     c50ff9096f7c1001
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

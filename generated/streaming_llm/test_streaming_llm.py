@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  cb37f27c75763dd4
-#   text hash     0bf3da00d5e8386f
+#   content hash  a1bfcff49ef2d53f
+#   text hash     3d7b971d56d19168
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c801fcdb7a46ac6f
-#   text hash     4917b942525d09ce
+#   content hash  58d9e0590f728c2e
+#   text hash     8611348e034827b6
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c801fcdb7a46ac6f
-#   text hash     ef98899f2ac7ffb2
+#   content hash  58d9e0590f728c2e
+#   text hash     3194d48169ac0a78
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c801fcdb7a46ac6f
-#   text hash     1bdadc17d4558a59
+#   content hash  58d9e0590f728c2e
+#   text hash     443ac43663f873a8
 #   render with   attnforge render specs/swin.yaml
 """The kernels: Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 
@@ -196,32 +196,20 @@ def forward(
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     l = tl.zeros([BLOCK_M, 8], tl.float32)
     first, full_first, full_last, last = key_tiles(k_len, BLOCK_N)
-    if BLOCK_DV <= 128:
-        for j in tl.range(first, last):
-            i = first + last - 1 - j  # from the diagonal back
-            k_start = i * BLOCK_N
-            mixed = i >= full_last
-            acc, m, l = attend(
-                acc, m, l, q_tile, k_desc, v_desc, b, h, k_start, k_len, scale, q_pos, offset_bias_base,
-                offset_bias_stride_entry0, offset_bias_stride_entry1, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION,
-                mixed=mixed
-            )  # fmt: skip
-    else:
-        # a branch between products of this width makes the assembler serialize them: mixed tiles have a loop of their own
-        for i in tl.range(full_last, last):
-            k_start = i * BLOCK_N
-            acc, m, l = attend(
-                acc, m, l, q_tile, k_desc, v_desc, b, h, k_start, k_len, scale, q_pos, offset_bias_base,
-                offset_bias_stride_entry0, offset_bias_stride_entry1, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION,
-                mixed=True
-            )  # fmt: skip
-        for i in tl.range(full_first, full_last):
-            k_start = i * BLOCK_N
-            acc, m, l = attend(
-                acc, m, l, q_tile, k_desc, v_desc, b, h, k_start, k_len, scale, q_pos, offset_bias_base,
-                offset_bias_stride_entry0, offset_bias_stride_entry1, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION,
-                mixed=False
-            )  # fmt: skip
+    for i in tl.range(full_last, last):
+        k_start = i * BLOCK_N
+        acc, m, l = attend(
+            acc, m, l, q_tile, k_desc, v_desc, b, h, k_start, k_len, scale, q_pos, offset_bias_base,
+            offset_bias_stride_entry0, offset_bias_stride_entry1, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION,
+            mixed=True
+        )  # fmt: skip
+    for i in tl.range(full_first, full_last):
+        k_start = i * BLOCK_N
+        acc, m, l = attend(
+            acc, m, l, q_tile, k_desc, v_desc, b, h, k_start, k_len, scale, q_pos, offset_bias_base,
+            offset_bias_stride_entry0, offset_bias_stride_entry1, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION,
+            mixed=False
+        )  # fmt: skip
 
     l = tl.sum(l, 1)
     # rows without keys: 0, and an LSE that makes every weight 0
@@ -288,13 +276,19 @@ def backward_dkv(
     row_base = (b.to(tl.int64) * Hq + h) * q_len
     offset_bias_base = offset_bias_ptr + tl.cast(h, tl.int64) * offset_bias_stride_head
     first, full_first, full_last, last = query_tiles(q_len, BLOCK_M)
-    for i in tl.range(first, last):
+    for i in tl.range(full_last, last):
         q_start = i * BLOCK_M
-        mixed = i >= full_last
         dk, dv = learn_from_queries(
             dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_rows, delta_rows, row_base, b, h, q_start, q_len,
             k_len, scale, k_pos, offset_bias_base, offset_bias_stride_entry0, offset_bias_stride_entry1,
-            BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed
+            BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, mixed=True
+        )  # fmt: skip
+    for i in tl.range(full_first, full_last):
+        q_start = i * BLOCK_M
+        dk, dv = learn_from_queries(
+            dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_rows, delta_rows, row_base, b, h, q_start, q_len,
+            k_len, scale, k_pos, offset_bias_base, offset_bias_stride_entry0, offset_bias_stride_entry1,
+            BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, mixed=False
         )  # fmt: skip
 
     first_row = b.to(tl.int64) * k_len * Hq + h
@@ -367,13 +361,19 @@ def backward_dq(
     dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     slot = tl.program_id(0).to(tl.int64) * tl.num_programs(1) + tile
     first, full_first, full_last, last = key_tiles(k_len, BLOCK_N)
-    for i in tl.range(first, last):
+    for i in tl.range(full_last, last):
         k_start = i * BLOCK_N
-        mixed = i >= full_last
         dq = learn_from_keys(
             dq, q_tile, dout_tile, lse, delta, k_desc, v_desc, b, h, k_start, k_len, scale, row, q_pos, q_len,
             offset_bias_base, offset_bias_stride_entry0, offset_bias_stride_entry1, slot,
-            offset_bias_at_sum_ptr, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed
+            offset_bias_at_sum_ptr, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=True
+        )  # fmt: skip
+    for i in tl.range(full_first, full_last):
+        k_start = i * BLOCK_N
+        dq = learn_from_keys(
+            dq, q_tile, dout_tile, lse, delta, k_desc, v_desc, b, h, k_start, k_len, scale, row, q_pos, q_len,
+            offset_bias_base, offset_bias_stride_entry0, offset_bias_stride_entry1, slot,
+            offset_bias_at_sum_ptr, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=False
         )  # fmt: skip
 
     store_rows(dq_ptr + (b.to(tl.int64) * q_len * Hq + h) * D, Hq * D, dq * scale, q_start, q_len, D)

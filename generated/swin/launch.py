@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c801fcdb7a46ac6f
-#   text hash     7c44adbd5e1d4757
+#   content hash  58d9e0590f728c2e
+#   text hash     eb34818205831a9f
 #   render with   attnforge render specs/swin.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

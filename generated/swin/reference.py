@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c801fcdb7a46ac6f
-#   text hash     0a0ac9c972ea9a61
+#   content hash  58d9e0590f728c2e
+#   text hash     d091d30ebf2d5288
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c801fcdb7a46ac6f
-#   text hash     ad97386cb93a13f0
+#   content hash  58d9e0590f728c2e
+#   text hash     5b9a0336c73aaace
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  238ebe3dae7b64dd
-#   text hash     3f4618b54b2191d7
+#   content hash  637977770720c40d
+#   text hash     ccd307c149834017
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  238ebe3dae7b64dd
-#   text hash     1fddad947b9fa7f4
+#   content hash  637977770720c40d
+#   text hash     0784e6ac0a953eb7
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  238ebe3dae7b64dd
-#   text hash     109d2daefaacb80f
+#   content hash  637977770720c40d
+#   text hash     10b58c5450473a2b
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

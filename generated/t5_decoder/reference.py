@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  238ebe3dae7b64dd
-#   text hash     c04eeb5e56fab850
+#   content hash  637977770720c40d
+#   text hash     4effe1ca0bea849a
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

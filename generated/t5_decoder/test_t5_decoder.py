@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  238ebe3dae7b64dd
-#   text hash     07762b074d1b25c2
+#   content hash  637977770720c40d
+#   text hash     d940eeb230d6363d
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3f917a596442c1f6
-#   text hash     5c4e7483a56cf025
+#   content hash  f60038679427cba5
+#   text hash     ed762f43babc1fb8
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3f917a596442c1f6
-#   text hash     f716312a116221a3
+#   content hash  f60038679427cba5
+#   text hash     fd71158f2ba5103d
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3f917a596442c1f6
-#   text hash     83e5f84967a5cd5a
+#   content hash  f60038679427cba5
+#   text hash     75d6329d365a5340
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b8e60c8b7735f9cc
-#   text hash     2f1d175bcc9aab7c
+#   content hash  7f00dd391840b988
+#   text hash     df181bde96d9ff21
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b8e60c8b7735f9cc
-#   text hash     3c54ab6529567f46
+#   content hash  7f00dd391840b988
+#   text hash     4b7e88e995050d79
 #   render with   attnforge render specs/transfusion.yaml
 """The kernels: Causal attention in which the patches of one image see each other.
 

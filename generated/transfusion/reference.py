@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b8e60c8b7735f9cc
-#   text hash     a8075d75378e5100
+#   content hash  7f00dd391840b988
+#   text hash     34ed014cf8a204a6
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b8e60c8b7735f9cc
-#   text hash     5c6163e6613bc246
+#   content hash  7f00dd391840b988
+#   text hash     9117183b3adebbc6
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ed467cc639ed9248
-#   text hash     be2e1311370153c6
+#   content hash  31ed2cdbb1003dc8
+#   text hash     dc95e881f35c34c1
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ed467cc639ed9248
-#   text hash     b27d28598d665fe2
+#   content hash  31ed2cdbb1003dc8
+#   text hash     4f5ffe54774795da
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernels: A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 
@@ -178,29 +178,18 @@ def forward(
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     l = tl.zeros([BLOCK_M, 8], tl.float32)
     first, full_first, full_last, last = key_tiles(q_len, k_len, BLOCK_N)
-    if BLOCK_DV <= 128:
-        for j in tl.range(first, last):
-            i = first + last - 1 - j  # from the diagonal back
-            k_start = i * BLOCK_N
-            mixed = i >= full_last
-            acc, m, l = attend(
-                acc, m, l, q_tile, k_desc, v_desc, b, kv_h, k_start, k_len, units, q_pos, q_len, tree_mask_base,
-                tree_mask_stride_query0, tree_mask_stride_query1, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed
-            )  # fmt: skip
-    else:
-        # a branch between products of this width makes the assembler serialize them: mixed tiles have a loop of their own
-        for i in tl.range(full_last, last):
-            k_start = i * BLOCK_N
-            acc, m, l = attend(
-                acc, m, l, q_tile, k_desc, v_desc, b, kv_h, k_start, k_len, units, q_pos, q_len, tree_mask_base,
-                tree_mask_stride_query0, tree_mask_stride_query1, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=True
-            )  # fmt: skip
-        for i in tl.range(full_first, full_last):
-            k_start = i * BLOCK_N
-            acc, m, l = attend(
-                acc, m, l, q_tile, k_desc, v_desc, b, kv_h, k_start, k_len, units, q_pos, q_len, tree_mask_base,
-                tree_mask_stride_query0, tree_mask_stride_query1, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=False
-            )  # fmt: skip
+    for i in tl.range(full_last, last):
+        k_start = i * BLOCK_N
+        acc, m, l = attend(
+            acc, m, l, q_tile, k_desc, v_desc, b, kv_h, k_start, k_len, units, q_pos, q_len, tree_mask_base,
+            tree_mask_stride_query0, tree_mask_stride_query1, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=True
+        )  # fmt: skip
+    for i in tl.range(full_first, full_last):
+        k_start = i * BLOCK_N
+        acc, m, l = attend(
+            acc, m, l, q_tile, k_desc, v_desc, b, kv_h, k_start, k_len, units, q_pos, q_len, tree_mask_base,
+            tree_mask_stride_query0, tree_mask_stride_query1, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=False
+        )  # fmt: skip
 
     l = tl.sum(l, 1)
     # rows without keys: 0, and an LSE that makes every weight 0
@@ -270,13 +259,19 @@ def backward_dkv(
     for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
         row_base = (b.to(tl.int64) * Hq + h) * q_len
         first, full_first, full_last, last = query_tiles(k_last, q_len, k_len, BLOCK_M)
-        for i in tl.range(first, last):
+        for i in tl.range(full_last, last):
             q_start = i * BLOCK_M
-            mixed = i >= full_last
             dk, dv = learn_from_queries(
                 dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_rows, delta_rows, row_base, b, h, q_start, q_len,
                 k_len, units, k_pos, tree_mask_base, tree_mask_stride_query0, tree_mask_stride_query1, BLOCK_M,
-                BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed
+                BLOCK_D, BLOCK_DV, PRECISION, mixed=True
+            )  # fmt: skip
+        for i in tl.range(full_first, full_last):
+            q_start = i * BLOCK_M
+            dk, dv = learn_from_queries(
+                dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_rows, delta_rows, row_base, b, h, q_start, q_len,
+                k_len, units, k_pos, tree_mask_base, tree_mask_stride_query0, tree_mask_stride_query1, BLOCK_M,
+                BLOCK_D, BLOCK_DV, PRECISION, mixed=False
             )  # fmt: skip
 
     first_row = b.to(tl.int64) * k_len * (Hq // GROUP) + kv_h
@@ -347,13 +342,19 @@ def backward_dq(
     lse = tl.load(lse_ptr + row_base + row, mask=row < q_len, other=0.0)
     dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     first, full_first, full_last, last = key_tiles(q_len, k_len, BLOCK_N)
-    for i in tl.range(first, last):
+    for i in tl.range(full_last, last):
         k_start = i * BLOCK_N
-        mixed = i >= full_last
         dq = learn_from_keys(
             dq, q_tile, dout_tile, lse, delta, k_desc, v_desc, b, kv_h, k_start, k_len, units, q_pos, q_len,
             tree_mask_base, tree_mask_stride_query0, tree_mask_stride_query1, BLOCK_N, BLOCK_D, BLOCK_DV,
-            PRECISION, mixed=mixed
+            PRECISION, mixed=True
+        )  # fmt: skip
+    for i in tl.range(full_first, full_last):
+        k_start = i * BLOCK_N
+        dq = learn_from_keys(
+            dq, q_tile, dout_tile, lse, delta, k_desc, v_desc, b, kv_h, k_start, k_len, units, q_pos, q_len,
+            tree_mask_base, tree_mask_stride_query0, tree_mask_stride_query1, BLOCK_N, BLOCK_D, BLOCK_DV,
+            PRECISION, mixed=False
         )  # fmt: skip
 
     store_rows(dq_ptr + (b.to(tl.int64) * q_len * Hq + h) * D, Hq * D, dq * scale, q_start, q_len, D)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ed467cc639ed9248
-#   text hash     ea704d1c709f369b
+#   content hash  31ed2cdbb1003dc8
+#   text hash     8ae62d0140f0caec
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

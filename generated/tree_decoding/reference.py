@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ed467cc639ed9248
-#   text hash     d8501cc8216a8bf8
+#   content hash  31ed2cdbb1003dc8
+#   text hash     a80327d721b86bab
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ed467cc639ed9248
-#   text hash     05addac66ad4664d
+#   content hash  31ed2cdbb1003dc8
+#   text hash     7df1ac373928bb78
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -162,12 +162,12 @@ def _row(name: str, function: Callable[[], Any], call: Call, backward: bool) -> 
     found: dict[str, Any] = {}
     try:
         out = function()
-        found["forward_ms"] = _time(function)
+        found["forward_ms"] = milliseconds(function)
         found["forward_mib"] = _peak(function)
         if backward:
             upstream = torch.randn_like(out)
             gradient = torch.autograd.grad
-            found["backward_ms"] = _time(lambda: gradient(out, wanted, upstream, retain_graph=True, allow_unused=True))
+            found["backward_ms"] = milliseconds(lambda: gradient(out, wanted, upstream, retain_graph=True, allow_unused=True))
             del out
             found["both_mib"] = _peak(lambda: gradient(function(), wanted, upstream, allow_unused=True))
     except Exception as error:
@@ -185,11 +185,11 @@ def _told(error: Exception) -> str:
     return f"{type(error).__name__}: {line}"[:120]
 
 
-def _time(function: Callable[[], object]) -> float:
-    """The median in milliseconds."""
+def milliseconds(function: Callable[[], object], warmup: int = 300, rep: int = 200) -> float:
+    """The median in milliseconds; a GPU that comes from idling runs a tenth faster for a while, so it is heated first."""
     from triton.testing import do_bench
 
-    return float(do_bench(function, warmup=25, rep=100, return_mode="median"))
+    return float(do_bench(function, warmup=warmup, rep=rep, return_mode="median"))
 
 
 def _peak(function: Callable[[], object]) -> float:

@@ -88,6 +88,14 @@ class Plan:
     tables: tiles.Tables
 
     @property
+    def joined(self) -> bool:
+        """Whether mixed and full tiles share a loop, the mask under a branch.
+
+        Where terms load or draw something for each score, the branch would make the assembler serialize the products.
+        """
+        return _weight(self.spec, self.by_query) != "heavy"
+
+    @property
     def totals(self) -> tuple[str, ...]:
         """The learned inputs without an axis of rows: their gradients are a few sums over all of them."""
         rows = {r.input.name for r in self.learned if r.input.rows}
@@ -252,7 +260,7 @@ def build(spec: Spec) -> Plan:
     key_skips, query_skips = (found if (found := Skips(spec, side)).any else None for side in SIDES)
     helpers = {name for view in views for name in view.helpers} | set(walk.helpers(spec))
     helpers |= {name for skips in (key_skips, query_skips) if skips for name in skips.helpers}
-    given = tiles.tables(_weight(spec, by_query), spec.algorithm.name).tuned(spec.tiles)
+    given = tiles.tables(_weight(spec, by_query), spec.packed, spec.algorithm.name).tuned(spec.tiles)
     pairs = [pair.kernel.name for pair in faces.pairs]
 
     def also(table: tiles.Table) -> tiles.Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -70,17 +71,14 @@ WEIGHTS: tuple[Weight, ...] = get_args(Weight)  # each builds on the one before
 
 
 @functools.cache
-def tables(weight: Weight, algorithm: str = "") -> Tables:
-    """The tables that come with the generator; those of an earlier algorithm have some rows of its own."""
+def tables(weight: Weight, packed: bool = False, algorithm: str = "") -> Tables:
+    """The tables that come with the generator; packed sequences and earlier algorithms have some rows of their own."""
     found = yaml.safe_load((Path(__file__).parent / "tiles.yaml").read_text(encoding="utf-8"))
-    return Tables(
-        {arch: _table(given, weight, algorithm) for arch, given in found["half"].items()},
-        _table(found["single"], weight, algorithm),
-    )
+    layers = (*WEIGHTS[: WEIGHTS.index(weight) + 1], "packed" if packed else "", algorithm)
+    return Tables({arch: _table(given, layers) for arch, given in found["half"].items()}, _table(found["single"], layers))
 
 
-def _table(given: dict[str, Any], weight: Weight, algorithm: str) -> Table:
-    layers = (*WEIGHTS[: WEIGHTS.index(weight) + 1], algorithm)
+def _table(given: dict[str, Any], layers: Sequence[str]) -> Table:
     found: Table = {}
     for kernel in given["plain"]:
         lists = [given.get(layer, {}).get(kernel, {}) for layer in layers]

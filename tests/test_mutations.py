@@ -41,9 +41,22 @@ FAULTS = {
     "a head of the group left out": ("causal", "tl.range(kv_h * GROUP, ", "tl.range(kv_h * GROUP + 1, "),
     "the wrong key head": ("causal", "kv_h = h // GROUP", "kv_h = h % (Hq // GROUP)"),
     "lse in the wrong units": ("full", "lse / LOG2E", "lse"),
-    "the rescaling of the sums forgotten": ("full", "l * shrink + tl.sum(p, 1)", "l + tl.sum(p, 1)"),
-    "the gradient of the lse dropped": ("full", "delta -= load_rows(dlse_ptr", "delta -= 0 * load_rows(dlse_ptr"),
+    "the rescaling of the sums forgotten": (
+        "full", "l * shrink[:, None] + sums_by_thread(p)", "l + sums_by_thread(p)"
+    ),
+    "the gradient of the lse dropped": ("full", "delta -= tl.load(dlse_ptr", "delta -= 0 * tl.load(dlse_ptr"),
     "delta forgotten in dq": ("full", "ds = p * (dp - delta[:, None])", "ds = p * dp"),
+    "values of other rows": ("full", "rows.load([(base + start)", "rows.load([(base + start + 4)"),
+    "mixed tiles before the full ones unmasked": (
+        "sliding_window", "mixed = (i < full_first) | (i >= full_last)", "mixed = i >= full_last"
+    ),
+    "the next head's delta left in": ("full", "delta = tl.where(row < q_len, delta, 0.0)", "delta += 0.0"),
+    "the next sequence's queries left in": (
+        "packed_causal", "q_tile = tl.where((row < q_len)[:, None], q_tile, 0.0)", "q_tile += 0.0"
+    ),
+    "the next sequence's values left in": (
+        "packed_causal", "v_tile = tl.where((k_pos < k_len)[:, None], v_tile, 0.0)", "v_tile += 0.0"
+    ),
     "rotation the wrong way": ("rope", "b * cos + a * sin", "b * cos - a * sin"),
     "gradients not turned back": ("rope", "positions, -1.0)", "positions, 1.0)"),
     "positions from the top": ("rope", "tl.where(h < Hq, row + (k_len - q_len), row)", "row"),
@@ -62,7 +75,7 @@ FAULTS = {
     "another document's tiles": ("llama3_documents", "(k_segments_k_least <= q_segments_q_most)", "(k_first < 0)"),
     "a tile taken for full": ("llama3_documents", "(q_segments_q_least == k_segments_k_most)", "(k_first >= 0)"),
     "a block taken for empty": ("block_sparse", "some &= block_mask_qk_most != 0", "some &= block_mask_qk_most == 0"),
-    "no weight for the sink": ("gpt_oss", 'tl.where(sink == float("-inf"), 0.0, 1.0)', "0.0"),
+    "no weight for the sink": ("gpt_oss", 'tl.where(sink == float("-inf"), 0.0, 1.0 / 8)', "0.0"),
     "a sink's gradient of the other sign": ("gpt_oss", "return -(weight * delta)", "return (weight * delta)"),
     "dropped weights not made up for": ("gpt2_dropout", "[:, None] * rescale", "[:, None]"),
     "a gradient through dropped weights": ("gpt2_dropout", "dp * rescale, 0.0)", "dp * rescale, dp)"),

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  7ddb87af934ae51b
-#   text hash     545976543b200a80
+#   content hash  2e7fd60d5becba3f
+#   text hash     8591c6bad439a239
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  7ddb87af934ae51b
-#   text hash     51304fd8476e6d2f
+#   content hash  2e7fd60d5becba3f
+#   text hash     078063ca3f41bb81
 #   render with   attnforge render specs/alibi.yaml
 """The kernels: Causal attention with linear biases, one slope a head.
 

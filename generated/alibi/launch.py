@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  7ddb87af934ae51b
-#   text hash     dcaf05a4772fdb11
+#   content hash  2e7fd60d5becba3f
+#   text hash     0f381948f8397cf7
 #   render with   attnforge render specs/alibi.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  7ddb87af934ae51b
-#   text hash     a15d0085664eab5f
+#   content hash  2e7fd60d5becba3f
+#   text hash     db27cce51643f210
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  8514b29537f6000c
-#   text hash     8f1bc99b713edf88
+#   content hash  b6a88d02842ca89d
+#   text hash     8ea552070cafbe27
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  8514b29537f6000c
-#   text hash     34e113472bb647a4
+#   content hash  b6a88d02842ca89d
+#   text hash     d08573cf53a829cd
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

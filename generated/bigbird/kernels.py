@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  8514b29537f6000c
-#   text hash     288a4e5f9c5950cb
+#   content hash  b6a88d02842ca89d
+#   text hash     40e32fa778ccab7c
 #   render with   attnforge render specs/bigbird.yaml
 """The kernels: A window of three blocks, two global blocks, and random blocks that a mask gives.
 

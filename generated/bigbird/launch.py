@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  8514b29537f6000c
-#   text hash     17333912bff3263b
+#   content hash  b6a88d02842ca89d
+#   text hash     73b7413e4e2069e4
 #   render with   attnforge render specs/bigbird.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  8514b29537f6000c
-#   text hash     72fe189730ff7e31
+#   content hash  b6a88d02842ca89d
+#   text hash     be1453b6c778a8dc
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  de726b3627093aa4
-#   text hash     5045bafb5693223a
+#   content hash  f490db46f92cb01e
+#   text hash     352f74c28018c7bf
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

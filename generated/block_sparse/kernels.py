@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  de726b3627093aa4
-#   text hash     67e391be9b7bce78
+#   content hash  f490db46f92cb01e
+#   text hash     6cfdf6aa86fbb7d5
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernels: Attention between the blocks of 64 positions that a mask allows.
 

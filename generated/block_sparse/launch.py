@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  de726b3627093aa4
-#   text hash     bc2aa5246b66ef76
+#   content hash  f490db46f92cb01e
+#   text hash     1f734d60e229c992
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  de726b3627093aa4
-#   text hash     21d5b6c40a2a4270
+#   content hash  f490db46f92cb01e
+#   text hash     ff4a46aa3a30a1b3
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

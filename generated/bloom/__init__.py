@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c9700b1a24f81a77
-#   text hash     be270acab96d354b
+#   content hash  df7cc0e7324d51ab
+#   text hash     f5888eb64b483e89
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c9700b1a24f81a77
-#   text hash     23c7adae2ecddb39
+#   content hash  df7cc0e7324d51ab
+#   text hash     dfe7fcf13560e46a
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

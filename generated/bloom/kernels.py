@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c9700b1a24f81a77
-#   text hash     1b2e0f6b91dae61b
+#   content hash  df7cc0e7324d51ab
+#   text hash     e78acd20fe822387
 #   render with   attnforge render specs/bloom.yaml
 """The kernels: Causal attention with linear biases and as many key heads as query heads.
 

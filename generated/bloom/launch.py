@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c9700b1a24f81a77
-#   text hash     0c1d6b215bdb1471
+#   content hash  df7cc0e7324d51ab
+#   text hash     5391d0af01633275
 #   render with   attnforge render specs/bloom.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

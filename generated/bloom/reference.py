@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c9700b1a24f81a77
-#   text hash     d842e858d73570f6
+#   content hash  df7cc0e7324d51ab
+#   text hash     aae68df2dd9f9637
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

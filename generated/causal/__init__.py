@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  eabddc5b48afd310
-#   text hash     be3e7e29425cec44
+#   content hash  36a059965b6747ab
+#   text hash     3e90f612ef7bd171
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

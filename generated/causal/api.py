@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  eabddc5b48afd310
-#   text hash     9cdd6351d7d9b982
+#   content hash  36a059965b6747ab
+#   text hash     59bc6b59267975aa
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

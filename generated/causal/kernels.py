@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  eabddc5b48afd310
-#   text hash     8d4d36fd3b49fe66
+#   content hash  36a059965b6747ab
+#   text hash     57832c2ce61e873e
 #   render with   attnforge render specs/causal.yaml
 """The kernels: Causal attention with grouped heads.
 

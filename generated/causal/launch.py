@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  eabddc5b48afd310
-#   text hash     437480bb1054197d
+#   content hash  36a059965b6747ab
+#   text hash     24bc527ae00ee539
 #   render with   attnforge render specs/causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  870bc47861eae40d
-#   text hash     88e8646c8c16a185
+#   content hash  e07e5a8e8a6004c3
+#   text hash     9f3d1c625dfb9b47
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  870bc47861eae40d
-#   text hash     b225a96ca2e28ccd
+#   content hash  e07e5a8e8a6004c3
+#   text hash     4bf42b916fff82fc
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

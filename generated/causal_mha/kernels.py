@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  870bc47861eae40d
-#   text hash     86d8eacad5b1a98d
+#   content hash  e07e5a8e8a6004c3
+#   text hash     aa7670ba7916feab
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernels: Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  870bc47861eae40d
-#   text hash     c4a678f1a6a881c3
+#   content hash  e07e5a8e8a6004c3
+#   text hash     c4155363bf93d7bf
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  870bc47861eae40d
-#   text hash     246a0e578869ad2d
+#   content hash  e07e5a8e8a6004c3
+#   text hash     02b77bbe3789a927
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

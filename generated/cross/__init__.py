@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  2a029db9833a97ec
-#   text hash     37fe879634d42612
+#   content hash  f0bd006563c2da3e
+#   text hash     7d30994e261884bf
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  2a029db9833a97ec
-#   text hash     51cd2ef842393bfa
+#   content hash  f0bd006563c2da3e
+#   text hash     bb5fcbfcfbfc6fe1
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

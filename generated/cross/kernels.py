@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  2a029db9833a97ec
-#   text hash     3465746e5b52d9d0
+#   content hash  f0bd006563c2da3e
+#   text hash     d9427fab909c7e9a
 #   render with   attnforge render specs/cross.yaml
 """The kernels: Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  2a029db9833a97ec
-#   text hash     9f9fe80911db9306
+#   content hash  f0bd006563c2da3e
+#   text hash     a7600bddb003aa70
 #   render with   attnforge render specs/cross.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  2a029db9833a97ec
-#   text hash     b782dc4b6e070f52
+#   content hash  f0bd006563c2da3e
+#   text hash     a110a080d4c9dc45
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  2ce120507ad9e252
-#   text hash     b0ca801be1794680
+#   content hash  c294d8b30ebc0399
+#   text hash     0f63be01b5899946
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  2ce120507ad9e252
-#   text hash     5ceaa703aaebca9b
+#   content hash  c294d8b30ebc0399
+#   text hash     5aedd44fbfe61d85
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  2ce120507ad9e252
-#   text hash     87e93a0c5045afb1
+#   content hash  c294d8b30ebc0399
+#   text hash     e4a89e93b6811ac3
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernels: Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  2ce120507ad9e252
-#   text hash     efe983a07855eff6
+#   content hash  c294d8b30ebc0399
+#   text hash     ea27eb9c97b65221
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

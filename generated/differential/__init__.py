@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  4bc3d60363cf088e
-#   text hash     671bbbc6f4ebda96
+#   content hash  ca12b5b546e2bb74
+#   text hash     2bf5d75efd38b74d
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  4bc3d60363cf088e
-#   text hash     aab160c8d31d2404
+#   content hash  ca12b5b546e2bb74
+#   text hash     6a01e53bf409c067
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

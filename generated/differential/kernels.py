@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  4bc3d60363cf088e
-#   text hash     b02d2b3b642964fc
+#   content hash  ca12b5b546e2bb74
+#   text hash     4a1ce0db580cc072
 #   render with   attnforge render specs/differential.yaml
 """The kernels: One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  4bc3d60363cf088e
-#   text hash     ce4f8ea161c4ca76
+#   content hash  ca12b5b546e2bb74
+#   text hash     7b2b8c76f2e8ea8a
 #   render with   attnforge render specs/differential.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

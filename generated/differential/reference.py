@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  4bc3d60363cf088e
-#   text hash     23538877876d0b45
+#   content hash  ca12b5b546e2bb74
+#   text hash     b4308eea5e9d8935
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  17524a535d1a3b26
-#   text hash     14d8f4d78f5592a4
+#   content hash  b9b4ca31d5ccc8a1
+#   text hash     86fe1a0de1bf2b6d
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

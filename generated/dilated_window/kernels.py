@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  17524a535d1a3b26
-#   text hash     c5aeede8cf2e0c28
+#   content hash  b9b4ca31d5ccc8a1
+#   text hash     dec1d7cd360bb04d
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernels: Causal attention to every fourth of the 512 most recent keys.
 

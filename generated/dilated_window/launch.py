@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  17524a535d1a3b26
-#   text hash     9de223b05afa5b82
+#   content hash  b9b4ca31d5ccc8a1
+#   text hash     81f73b0a045b7093
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  17524a535d1a3b26
-#   text hash     30aff79cea0e81c5
+#   content hash  b9b4ca31d5ccc8a1
+#   text hash     55971dd6c431c69f
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

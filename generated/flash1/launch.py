@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  ed72a32d0dc70379
-#   text hash     8515fed3e5959779
+#   content hash  7b1583c493932633
+#   text hash     66e8f78248175709
 #   render with   attnforge render specs/flash1.yaml
 """Launches the kernels as operators that PyTorch can compile."""
 

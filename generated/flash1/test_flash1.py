@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  ed72a32d0dc70379
-#   text hash     9e511b80c4024bb3
+#   content hash  7b1583c493932633
+#   text hash     04a2c1527ebfdca7
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -263,6 +263,22 @@ def test_hidden_keys_leak_into_no_row():
     before, after = (reference(**widened(x)) for x in (inputs, changed))
     rows = (before == after).all(-1)
     assert torch.equal(attention(**inputs)[rows], attention(**changed)[rows])
+
+
+def test_a_nan_stays_in_its_own_sequence():
+    inputs = make_inputs(replace(SMALL, q_lens=(36, 36), k_lens=(36, 36)))
+    own, other = (slice(36), slice(36, None)) if PACKED else (0, 1)
+
+    def found(*changed):
+        for x in changed:
+            x[other] = torch.nan
+        result = run(inputs)
+        return {name: x[own] for name, x in result.items() if name != "lse"}
+
+    before = found()
+    after = found(inputs["q"], inputs["k"], inputs["v"])
+    for name, value in before.items():
+        assert torch.equal(value, after[name]), name
 
 
 @pytest.mark.skipif(not GPU, reason="needs a GPU")

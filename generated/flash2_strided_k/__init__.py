@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  915e9f9647f06709
-#   text hash     ffc28fdb390dbc56
+#   content hash  9f0eea7cbac050ea
+#   text hash     32edaedfbf3c06cb
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  915e9f9647f06709
-#   text hash     9a6aeeab3b6ea627
+#   content hash  9f0eea7cbac050ea
+#   text hash     bd349030f16a681c
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Launches the kernels as operators that PyTorch can compile."""
 

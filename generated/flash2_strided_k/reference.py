@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  915e9f9647f06709
-#   text hash     7726f98b3c64f98d
+#   content hash  9f0eea7cbac050ea
+#   text hash     ba79f5decf717284
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  915e9f9647f06709
-#   text hash     6a44f2e37c7e6618
+#   content hash  9f0eea7cbac050ea
+#   text hash     804544764bdb8ba5
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -268,6 +268,22 @@ def test_hidden_keys_leak_into_no_row():
     before, after = (reference(**widened(x)) for x in (inputs, changed))
     rows = (before == after).all(-1)
     assert torch.equal(attention(**inputs)[rows], attention(**changed)[rows])
+
+
+def test_a_nan_stays_in_its_own_sequence():
+    inputs = make_inputs(replace(SMALL, q_lens=(36, 36), k_lens=(36, 36)))
+    own, other = (slice(36), slice(36, None)) if PACKED else (0, 1)
+
+    def found(*changed):
+        for x in changed:
+            x[other] = torch.nan
+        result = run(inputs)
+        return {name: x[own] for name, x in result.items() if name != "lse"}
+
+    before = found()
+    after = found(inputs["q"], inputs["k"], inputs["v"])
+    for name, value in before.items():
+        assert torch.equal(value, after[name]), name
 
 
 @pytest.mark.skipif(not GPU, reason="needs a GPU")

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6a74c8968af6ad63
-#   text hash     db4f5d10d93a6341
+#   content hash  87ffad0fff7fd485
+#   text hash     299942a4dbce71f3
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

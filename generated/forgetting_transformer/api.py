@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6a74c8968af6ad63
-#   text hash     8f89e18d448d0455
+#   content hash  87ffad0fff7fd485
+#   text hash     5aca4bf268244970
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

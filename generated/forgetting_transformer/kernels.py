@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6a74c8968af6ad63
-#   text hash     346c06880ea80ce9
+#   content hash  87ffad0fff7fd485
+#   text hash     a521c914e76c583f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The kernels: Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6a74c8968af6ad63
-#   text hash     3b82cf09906157e9
+#   content hash  87ffad0fff7fd485
+#   text hash     ac8ad664e7251eab
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

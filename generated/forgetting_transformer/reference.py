@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6a74c8968af6ad63
-#   text hash     7373e9f0a6c1574c
+#   content hash  87ffad0fff7fd485
+#   text hash     bf93016919de206d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2bd314cd9e1c9b7f
-#   text hash     fe69ae7688602a0a
+#   content hash  05f2b811a58d1731
+#   text hash     ee10b6b4b25c07d5
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2bd314cd9e1c9b7f
-#   text hash     27ac4d887de779ac
+#   content hash  05f2b811a58d1731
+#   text hash     e615516a6921c420
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

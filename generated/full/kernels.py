@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2bd314cd9e1c9b7f
-#   text hash     fbdf9e5a98e3fdcb
+#   content hash  05f2b811a58d1731
+#   text hash     41a126ff8b219708
 #   render with   attnforge render specs/full.yaml
 """The kernels: Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2bd314cd9e1c9b7f
-#   text hash     0e668b87bf1caedb
+#   content hash  05f2b811a58d1731
+#   text hash     f3a0c1433de7c91d
 #   render with   attnforge render specs/full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2bd314cd9e1c9b7f
-#   text hash     80b0e28e54b9f695
+#   content hash  05f2b811a58d1731
+#   text hash     5aa5214db803932b
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5bc6c4704d0f0f34
-#   text hash     06030b4447d16cff
+#   content hash  84927669b1e5f344
+#   text hash     e8b97b83bff1453d
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernels: The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5bc6c4704d0f0f34
-#   text hash     0f716fb6228f2967
+#   content hash  84927669b1e5f344
+#   text hash     c81233785cc4c166
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ee2df68adeb4e906
-#   text hash     956507511377433c
+#   content hash  87e0e5ccaa39b063
+#   text hash     3b92861bf7f5f682
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

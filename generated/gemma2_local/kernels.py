@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ee2df68adeb4e906
-#   text hash     5f0b650dce3b5d28
+#   content hash  87e0e5ccaa39b063
+#   text hash     796ad027c4c40515
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernels: The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ee2df68adeb4e906
-#   text hash     98690501360c0424
+#   content hash  87e0e5ccaa39b063
+#   text hash     11bfeef3aa2aeb20
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

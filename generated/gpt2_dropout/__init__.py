@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1febb14414cd0c59
-#   text hash     2e5a413f0ffc9ce4
+#   content hash  fff769a1d7229462
+#   text hash     7672a16b4ea50b1a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

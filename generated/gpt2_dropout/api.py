@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1febb14414cd0c59
-#   text hash     2b41ab3896b18fbf
+#   content hash  fff769a1d7229462
+#   text hash     29896c32ab5d6f75
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

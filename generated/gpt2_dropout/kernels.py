@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1febb14414cd0c59
-#   text hash     ab058efdda53271c
+#   content hash  fff769a1d7229462
+#   text hash     a88bd0ffba93afbb
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernels: Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1febb14414cd0c59
-#   text hash     2b8fde3ef4aa1d23
+#   content hash  fff769a1d7229462
+#   text hash     09b020e95839fd0d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1febb14414cd0c59
-#   text hash     d1f7cc0ef52c6d08
+#   content hash  fff769a1d7229462
+#   text hash     46f342aed5ccd978
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

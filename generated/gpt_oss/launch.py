@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4f37a7d096c32fe0
-#   text hash     917eb40098f1fe39
+#   content hash  0adb7e6ec5bcc677
+#   text hash     7b0d581d5b9003f6
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

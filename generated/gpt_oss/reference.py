@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4f37a7d096c32fe0
-#   text hash     ac6112e869a72dd5
+#   content hash  0adb7e6ec5bcc677
+#   text hash     822855ee9fb15bd3
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  bc39bac4fa201aef
-#   text hash     1891c0e5df98a64e
+#   content hash  9ea5d03ebad93a0d
+#   text hash     4fe2ba7ee41d0484
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernels: The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

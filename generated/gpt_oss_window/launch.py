@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  bc39bac4fa201aef
-#   text hash     9f1ba99d47906fa9
+#   content hash  9ea5d03ebad93a0d
+#   text hash     52c763f3b89a43cb
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4aa82603760e0b59
-#   text hash     4664413ac266681b
+#   content hash  7f7536203acebb7f
+#   text hash     da70c90a42c62789
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

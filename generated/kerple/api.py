@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4aa82603760e0b59
-#   text hash     448beaebc3d94e39
+#   content hash  7f7536203acebb7f
+#   text hash     7ea7aa92c92993fb
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

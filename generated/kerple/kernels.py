@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4aa82603760e0b59
-#   text hash     864ebb8f78f75f90
+#   content hash  7f7536203acebb7f
+#   text hash     97fd18de92c0a615
 #   render with   attnforge render specs/kerple.yaml
 """The kernels: Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4aa82603760e0b59
-#   text hash     12a29010fa974743
+#   content hash  7f7536203acebb7f
+#   text hash     da402aa571e9f6d5
 #   render with   attnforge render specs/kerple.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

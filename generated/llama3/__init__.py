@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  dceb79858e4b8e44
-#   text hash     6596ccda0e5f61ef
+#   content hash  660663d215576033
+#   text hash     718f18322cae13d2
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

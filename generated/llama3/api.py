@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  dceb79858e4b8e44
-#   text hash     8e3c0ca0d5336db0
+#   content hash  660663d215576033
+#   text hash     09a1899f979e8926
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

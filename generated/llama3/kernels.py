@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  dceb79858e4b8e44
-#   text hash     a57f7d243b19ef9e
+#   content hash  660663d215576033
+#   text hash     ca1ea079a94a5690
 #   render with   attnforge render specs/llama3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

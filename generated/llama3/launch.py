@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  dceb79858e4b8e44
-#   text hash     fc2648eec3d0f94e
+#   content hash  660663d215576033
+#   text hash     a275dfb1d6764d9c
 #   render with   attnforge render specs/llama3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

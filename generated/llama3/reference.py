@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  dceb79858e4b8e44
-#   text hash     54d700e401c66ba5
+#   content hash  660663d215576033
+#   text hash     68cbcd779db297cb
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  035f94cbf7a72720
-#   text hash     3d3d788a41f880e6
+#   content hash  0114d0bd071de928
+#   text hash     67729156b5954716
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

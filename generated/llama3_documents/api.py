@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  035f94cbf7a72720
-#   text hash     37e35fd0e22cc45c
+#   content hash  0114d0bd071de928
+#   text hash     dc0dc36adaacf760
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

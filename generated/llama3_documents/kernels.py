@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  035f94cbf7a72720
-#   text hash     635aa4e388b9df2b
+#   content hash  0114d0bd071de928
+#   text hash     c05021cbd4650a12
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernels: Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  035f94cbf7a72720
-#   text hash     c0a9f3d19f31dd22
+#   content hash  0114d0bd071de928
+#   text hash     1b394d9ed07728e3
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

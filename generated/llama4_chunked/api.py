@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  55a20cd417d35392
-#   text hash     e20af42835e6883d
+#   content hash  506d2734fe63b1ec
+#   text hash     43ddb694b99d47ec
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  55a20cd417d35392
-#   text hash     9c13718c4ada0c77
+#   content hash  506d2734fe63b1ec
+#   text hash     6585e35d7d9d3ef8
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernels: Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3c1c109accf2458e
-#   text hash     0245ee68ce1455f0
+#   content hash  d2eb3bac18a2d929
+#   text hash     298a87d048d70cba
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3c1c109accf2458e
-#   text hash     d3fb5397a9701347
+#   content hash  d2eb3bac18a2d929
+#   text hash     2c34a171c233405b
 #   render with   attnforge render specs/log_decay.yaml
 """The kernels: Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3c1c109accf2458e
-#   text hash     c78790756f331ac4
+#   content hash  d2eb3bac18a2d929
+#   text hash     46502af722b0e27c
 #   render with   attnforge render specs/log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

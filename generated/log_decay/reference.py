@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3c1c109accf2458e
-#   text hash     3913916b5b935a96
+#   content hash  d2eb3bac18a2d929
+#   text hash     b52227cf38822cb5
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  4255c4967f3b7822
-#   text hash     e3dd0d20286c368b
+#   content hash  be26935fe6d65765
+#   text hash     48bcbde761b3353e
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

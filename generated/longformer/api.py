@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  4255c4967f3b7822
-#   text hash     1ed54d567df353d7
+#   content hash  be26935fe6d65765
+#   text hash     3370787bf07aaf11
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  4255c4967f3b7822
-#   text hash     e5499dc2402c25c5
+#   content hash  be26935fe6d65765
+#   text hash     85d1e6ea7b0cab35
 #   render with   attnforge render specs/longformer.yaml
 """The kernels: A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  4255c4967f3b7822
-#   text hash     031d2dba595b7d9a
+#   content hash  be26935fe6d65765
+#   text hash     753b8cf8cfe8692c
 #   render with   attnforge render specs/longformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

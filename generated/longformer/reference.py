@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  4255c4967f3b7822
-#   text hash     040193b58889ffa4
+#   content hash  be26935fe6d65765
+#   text hash     be073b5496e162f6
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

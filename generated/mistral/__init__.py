@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  91b8f68558524302
-#   text hash     425433a0fa53d876
+#   content hash  1839a74e33e6e109
+#   text hash     50d9bc2d87d8ef2b
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

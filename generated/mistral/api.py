@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  91b8f68558524302
-#   text hash     292fede39e75de5d
+#   content hash  1839a74e33e6e109
+#   text hash     0c72f79d1ad8b169
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

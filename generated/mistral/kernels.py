@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  91b8f68558524302
-#   text hash     8fd978bbc47f62b0
+#   content hash  1839a74e33e6e109
+#   text hash     91c27a12a082c704
 #   render with   attnforge render specs/mistral.yaml
 """The kernels: Causal attention to the 4096 most recent keys with rotary embedding.
 

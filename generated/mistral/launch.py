@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  91b8f68558524302
-#   text hash     b56b984539009228
+#   content hash  1839a74e33e6e109
+#   text hash     4acc15eaea839542
 #   render with   attnforge render specs/mistral.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

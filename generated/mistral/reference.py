@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  91b8f68558524302
-#   text hash     080dfec7d5fde386
+#   content hash  1839a74e33e6e109
+#   text hash     90a9d92e5da3655e
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  16ccc84788748e79
-#   text hash     3b539e1cc70a1aef
+#   content hash  292d96031cbfd620
+#   text hash     a48aeeeac2fe6045
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  16ccc84788748e79
-#   text hash     b2c767ed0eb21837
+#   content hash  292d96031cbfd620
+#   text hash     cbfb6753823d1032
 #   render with   attnforge render specs/mpt.yaml
 """The kernels: Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  16ccc84788748e79
-#   text hash     269b9f3ff0f51db1
+#   content hash  292d96031cbfd620
+#   text hash     40ed3c9b7c4b98c4
 #   render with   attnforge render specs/mpt.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  16ccc84788748e79
-#   text hash     6771073a10156a74
+#   content hash  292d96031cbfd620
+#   text hash     d9e519014f24a15d
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  601842548e8af604
-#   text hash     04b6381449d9cbc6
+#   content hash  2f8ab1e99a3429fc
+#   text hash     46c03b74b24a3308
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see those at most 3 rows and columns away.
 

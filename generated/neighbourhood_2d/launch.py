@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  601842548e8af604
-#   text hash     e6ed2d88bf6d886e
+#   content hash  2f8ab1e99a3429fc
+#   text hash     858169867a450d80
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

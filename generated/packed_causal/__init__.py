@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c65f67e42c1666a0
-#   text hash     8cc8aa132ab08527
+#   content hash  c52fd05ace45f020
+#   text hash     69f10671515080b1
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

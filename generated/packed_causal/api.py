@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c65f67e42c1666a0
-#   text hash     26531401773cb92b
+#   content hash  c52fd05ace45f020
+#   text hash     0e7e13342df31f56
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

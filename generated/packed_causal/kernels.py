@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c65f67e42c1666a0
-#   text hash     152b0eff15d3255a
+#   content hash  c52fd05ace45f020
+#   text hash     ff46eeba2223ff60
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernels: Causal attention for sequences packed into one tensor.
 

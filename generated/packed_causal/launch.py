@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c65f67e42c1666a0
-#   text hash     d9aec9a97e7dd0d2
+#   content hash  c52fd05ace45f020
+#   text hash     feec7adcee5a6548
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2662cbb9bf936668
-#   text hash     3d67f9f24056be19
+#   content hash  78d0d8494778b39e
+#   text hash     448a081e4dd5fc5f
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2662cbb9bf936668
-#   text hash     6f1051bf6fa9ece8
+#   content hash  78d0d8494778b39e
+#   text hash     2b69200af07aee50
 #   render with   attnforge render specs/packed_full.yaml
 """The kernels: Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2662cbb9bf936668
-#   text hash     3a1c20961c235045
+#   content hash  78d0d8494778b39e
+#   text hash     50064da663e1524d
 #   render with   attnforge render specs/packed_full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

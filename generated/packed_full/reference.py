@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2662cbb9bf936668
-#   text hash     de004e1d1badc4d5
+#   content hash  78d0d8494778b39e
+#   text hash     d558e640bfb72ad8
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

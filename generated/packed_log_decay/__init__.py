@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  dc7f4f5c2f0f6b2b
-#   text hash     3f9abea1265c7a57
+#   content hash  84fbb56e2b590095
+#   text hash     c6ca0359111f3e8a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

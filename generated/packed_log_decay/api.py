@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  dc7f4f5c2f0f6b2b
-#   text hash     f44daf67c7a26c43
+#   content hash  84fbb56e2b590095
+#   text hash     8f28b719263ca02a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  dc7f4f5c2f0f6b2b
-#   text hash     658d8be53a65358c
+#   content hash  84fbb56e2b590095
+#   text hash     3354b09e6442ce0c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The kernels: Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  dc7f4f5c2f0f6b2b
-#   text hash     8ff9907ee2d17ce0
+#   content hash  84fbb56e2b590095
+#   text hash     bd410adcb8dde836
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

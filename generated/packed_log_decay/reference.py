@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  dc7f4f5c2f0f6b2b
-#   text hash     a7977b7e3011a1e5
+#   content hash  84fbb56e2b590095
+#   text hash     63c4295d912ecfcf
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  16aeda289042f635
-#   text hash     c5f6fce33b796563
+#   content hash  14fdb7548c76f4e8
+#   text hash     068429cce5f97e97
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

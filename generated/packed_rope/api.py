@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  16aeda289042f635
-#   text hash     02018fdb1c8f6e4f
+#   content hash  14fdb7548c76f4e8
+#   text hash     91fb4fa5cd019190
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  16aeda289042f635
-#   text hash     4cb61822c4bd3bf5
+#   content hash  14fdb7548c76f4e8
+#   text hash     5f0b93b743acc511
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernels: Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  16aeda289042f635
-#   text hash     7d08fa800b11e85f
+#   content hash  14fdb7548c76f4e8
+#   text hash     4abc5cd225d64f07
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7cf3aeb056422927
-#   text hash     0e28d4b24b31f41b
+#   content hash  7938c34d07a17240
+#   text hash     2f0e177d7e93e993
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7cf3aeb056422927
-#   text hash     8428096261aa9efd
+#   content hash  7938c34d07a17240
+#   text hash     2e04f3611a1c56d3
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7cf3aeb056422927
-#   text hash     7ecbfdd3a3a1c64c
+#   content hash  7938c34d07a17240
+#   text hash     21ea9f0565595a42
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

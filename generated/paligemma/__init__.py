@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  90fd3af6f867cf22
-#   text hash     7762f8dc149931dd
+#   content hash  84e46431ee017dc3
+#   text hash     4a7318043a00d5a7
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

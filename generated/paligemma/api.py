@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  90fd3af6f867cf22
-#   text hash     8cecd2bbf83aadf2
+#   content hash  84e46431ee017dc3
+#   text hash     927483363f9d2fe3
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  90fd3af6f867cf22
-#   text hash     05d14110437f2b2d
+#   content hash  84e46431ee017dc3
+#   text hash     5e9319a6012af516
 #   render with   attnforge render specs/paligemma.yaml
 """The kernels: An image and a prompt that all see as a prefix, and text that sees causally.
 

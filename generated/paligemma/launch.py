@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  90fd3af6f867cf22
-#   text hash     8dc6b8940b1d7c4f
+#   content hash  84e46431ee017dc3
+#   text hash     9fdd346a0d91ab17
 #   render with   attnforge render specs/paligemma.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

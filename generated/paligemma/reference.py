@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  90fd3af6f867cf22
-#   text hash     c24982d17e0f7608
+#   content hash  84e46431ee017dc3
+#   text hash     b85e2115a3b4558b
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

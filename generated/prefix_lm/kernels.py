@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  34e9c6baa443c2a7
-#   text hash     e610095ba32b6680
+#   content hash  7ca7e69b0e149413
+#   text hash     ae4350ec4286ad9b
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernels: Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  34e9c6baa443c2a7
-#   text hash     7cece22b814af9a6
+#   content hash  7ca7e69b0e149413
+#   text hash     bbe4719ccc58fba5
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  bafa82d65eb80b5d
-#   text hash     cd892f9863211f4a
+#   content hash  93fd155dc31bab87
+#   text hash     2d3df42da0c56991
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

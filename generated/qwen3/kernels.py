@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  bafa82d65eb80b5d
-#   text hash     2c3f95698422f91a
+#   content hash  93fd155dc31bab87
+#   text hash     83e581c6db20aaa1
 #   render with   attnforge render specs/qwen3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

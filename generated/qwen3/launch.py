@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  bafa82d65eb80b5d
-#   text hash     859af86a9d235b01
+#   content hash  93fd155dc31bab87
+#   text hash     71fd786818060b0c
 #   render with   attnforge render specs/qwen3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

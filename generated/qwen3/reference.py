@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  bafa82d65eb80b5d
-#   text hash     0e5f6caf7a4a533b
+#   content hash  93fd155dc31bab87
+#   text hash     ca391c66f0a81ccd
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

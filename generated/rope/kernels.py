@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  fa245e410ba02840
-#   text hash     e59c15046ef343d7
+#   content hash  1ef31e915fa74c33
+#   text hash     f6d5342d5f9c7700
 #   render with   attnforge render specs/rope.yaml
 """The kernels: Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  fa245e410ba02840
-#   text hash     958ab2b7139c3ba9
+#   content hash  1ef31e915fa74c33
+#   text hash     cca66f0298f65482
 #   render with   attnforge render specs/rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

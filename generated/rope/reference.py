@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  fa245e410ba02840
-#   text hash     acdb67a3db3854a9
+#   content hash  1ef31e915fa74c33
+#   text hash     7b8889912a21ed5b
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  80cfd1467c1d9973
-#   text hash     509d63472b7c9821
+#   content hash  b7752382ec586198
+#   text hash     27d91baf5d432795
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  80cfd1467c1d9973
-#   text hash     4fbc899d99c63142
+#   content hash  b7752382ec586198
+#   text hash     413b5c03a0f6c2c1
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads.
 

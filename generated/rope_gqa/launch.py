@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  80cfd1467c1d9973
-#   text hash     63792b6a671ade7b
+#   content hash  b7752382ec586198
+#   text hash     258b61c53a88a514
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  80cfd1467c1d9973
-#   text hash     f8fb6b7ff4d6f240
+#   content hash  b7752382ec586198
+#   text hash     1855cbffeb79ec1d
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

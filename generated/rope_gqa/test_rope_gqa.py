@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  80cfd1467c1d9973
-#   text hash     3e46d481c90e58a0
+#   content hash  b7752382ec586198
+#   text hash     bd1c024b1510ca05
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -333,6 +333,24 @@ def test_hidden_keys_leak_into_no_row():
     before, after = (reference(**widened(x)) for x in (inputs, changed))
     rows = (before == after).all(-1)
     assert torch.equal(attention(**inputs)[rows], attention(**changed)[rows])
+
+
+def test_a_nan_stays_in_its_own_sequence():
+    inputs = make_inputs(replace(SMALL, q_lens=(36, 36), k_lens=(36, 36)))
+    own, other = (slice(36), slice(36, None)) if PACKED else (0, 1)
+    with torch.no_grad():
+        upstream = upstream_of(*(x.shape for x in attention(**inputs, return_lse=True)))
+
+    def found(*changed):
+        for x in changed:
+            x[other] = torch.nan
+        result = run(inputs, ("q", "k", "v"), upstream=upstream)
+        return {name: x[own] for name, x in result.items() if name != "lse"}
+
+    before = found()
+    after = found(inputs["q"], inputs["k"], inputs["v"], upstream[0])
+    for name, value in before.items():
+        assert torch.equal(value, after[name]), name
 
 
 @pytest.mark.skipif(not GPU, reason="needs a GPU")

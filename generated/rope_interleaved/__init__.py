@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9fccedc7b0f44c8b
-#   text hash     631b14a3921477d4
+#   content hash  e472f9a70ab16598
+#   text hash     3fb25968782c192d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

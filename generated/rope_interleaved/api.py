@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9fccedc7b0f44c8b
-#   text hash     c7270e402c279350
+#   content hash  e472f9a70ab16598
+#   text hash     074f71bc356e9984
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9fccedc7b0f44c8b
-#   text hash     be33fec02bd5a347
+#   content hash  e472f9a70ab16598
+#   text hash     9d41d02dc7c261b2
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernels: Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9fccedc7b0f44c8b
-#   text hash     b66286dc309e871f
+#   content hash  e472f9a70ab16598
+#   text hash     ec10034526ee18e2
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9fccedc7b0f44c8b
-#   text hash     3200f569f615ad1c
+#   content hash  e472f9a70ab16598
+#   text hash     e4adfdfab8e99fae
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  618d1888f7c63761
-#   text hash     4b6b6e38c36c2a88
+#   content hash  0f35be93c4057246
+#   text hash     d4d8403ddff10151
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  618d1888f7c63761
-#   text hash     97a939b068d0a5d3
+#   content hash  0f35be93c4057246
+#   text hash     b60670bd28d5b394
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

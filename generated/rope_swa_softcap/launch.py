@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  618d1888f7c63761
-#   text hash     08a7fd33f91eeeef
+#   content hash  0f35be93c4057246
+#   text hash     358f51aed4220ea0
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  63c67219a2dca1fe
-#   text hash     adb433ace591e157
+#   content hash  83cb2f7b3dc5858d
+#   text hash     f4342e05a591a3cd
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

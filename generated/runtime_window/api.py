@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  63c67219a2dca1fe
-#   text hash     b08ef93fe2adee95
+#   content hash  83cb2f7b3dc5858d
+#   text hash     db8cf1ab72f0a4c4
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

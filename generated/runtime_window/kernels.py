@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  63c67219a2dca1fe
-#   text hash     a1659fc4067f68b4
+#   content hash  83cb2f7b3dc5858d
+#   text hash     cd3b793f533506e4
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernels: Causal attention to the most recent keys, as many as each call says.
 

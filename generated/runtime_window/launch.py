@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  63c67219a2dca1fe
-#   text hash     a43d84d6584f5aae
+#   content hash  83cb2f7b3dc5858d
+#   text hash     26c27265e9415e4c
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  63c67219a2dca1fe
-#   text hash     4962cef385a8c63c
+#   content hash  83cb2f7b3dc5858d
+#   text hash     fa0ac3fd13b5ef0f
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

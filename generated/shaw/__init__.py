@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  3fce6d8ce775990d
-#   text hash     60e1cab464694db5
+#   content hash  dfff5726ec03853d
+#   text hash     8b77f44f5e4b755a
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own.
 

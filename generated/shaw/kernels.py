@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  3fce6d8ce775990d
-#   text hash     68460cd6c86781e1
+#   content hash  dfff5726ec03853d
+#   text hash     70cd03705556ea5f
 #   render with   attnforge render specs/shaw.yaml
 """The kernels: Attention in which each query gives each distance up to 16 a score of its own.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  3fce6d8ce775990d
-#   text hash     0a138954d9462de9
+#   content hash  dfff5726ec03853d
+#   text hash     a9a0e5166eeb2318
 #   render with   attnforge render specs/shaw.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

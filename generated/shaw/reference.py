@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  3fce6d8ce775990d
-#   text hash     6b6954ca9ea3a0a7
+#   content hash  dfff5726ec03853d
+#   text hash     194dc117c95faeb5
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  534a743db9ef84ca
-#   text hash     bbf4a53f14201a2a
+#   content hash  4862e3b8beacb43d
+#   text hash     39ca08663aa9062b
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

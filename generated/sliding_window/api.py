@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  534a743db9ef84ca
-#   text hash     8684c423dcdd35cb
+#   content hash  4862e3b8beacb43d
+#   text hash     554c16a65ec94f13
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  534a743db9ef84ca
-#   text hash     477da34fb428ca89
+#   content hash  4862e3b8beacb43d
+#   text hash     dd4606e07bdd9c86
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernels: Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  534a743db9ef84ca
-#   text hash     4e61c878111d49f1
+#   content hash  4862e3b8beacb43d
+#   text hash     72e304eaff1f0ec5
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

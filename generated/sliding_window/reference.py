@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  534a743db9ef84ca
-#   text hash     cb726a90e2a7a690
+#   content hash  4862e3b8beacb43d
+#   text hash     233fda9888b21dd6
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

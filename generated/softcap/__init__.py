@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  445bd6e00cca8748
-#   text hash     2ee3c702190f6f9a
+#   content hash  3012698db66cb8e0
+#   text hash     1212b5c2452d96ed
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  445bd6e00cca8748
-#   text hash     3b22969c058eaa25
+#   content hash  3012698db66cb8e0
+#   text hash     214b06e3149109f7
 #   render with   attnforge render specs/softcap.yaml
 """The kernels: Causal attention with scores capped smoothly at 30.
 

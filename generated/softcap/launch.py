@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  445bd6e00cca8748
-#   text hash     ff24eb84630ee66e
+#   content hash  3012698db66cb8e0
+#   text hash     45290c7b653ee611
 #   render with   attnforge render specs/softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  445bd6e00cca8748
-#   text hash     55016fed9e3f6efa
+#   content hash  3012698db66cb8e0
+#   text hash     932bc3df6bf65b12
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -318,6 +318,24 @@ def test_hidden_keys_leak_into_no_row():
     before, after = (reference(**widened(x)) for x in (inputs, changed))
     rows = (before == after).all(-1)
     assert torch.equal(attention(**inputs)[rows], attention(**changed)[rows])
+
+
+def test_a_nan_stays_in_its_own_sequence():
+    inputs = make_inputs(replace(SMALL, q_lens=(36, 36), k_lens=(36, 36)))
+    own, other = (slice(36), slice(36, None)) if PACKED else (0, 1)
+    with torch.no_grad():
+        upstream = upstream_of(*(x.shape for x in attention(**inputs, return_lse=True)))
+
+    def found(*changed):
+        for x in changed:
+            x[other] = torch.nan
+        result = run(inputs, ("q", "k", "v"), upstream=upstream)
+        return {name: x[own] for name, x in result.items() if name != "lse"}
+
+    before = found()
+    after = found(inputs["q"], inputs["k"], inputs["v"], upstream[0])
+    for name, value in before.items():
+        assert torch.equal(value, after[name]), name
 
 
 @pytest.mark.skipif(not GPU, reason="needs a GPU")

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  089dc91fef02bce1
-#   text hash     909e536eafbcc1c2
+#   content hash  9fbdc27a2a1a3248
+#   text hash     c7e186184abaddff
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  089dc91fef02bce1
-#   text hash     11d41ff7e0abad61
+#   content hash  9fbdc27a2a1a3248
+#   text hash     1fb1881dd31849e8
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernels: Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  089dc91fef02bce1
-#   text hash     75eb9a06be2664fc
+#   content hash  9fbdc27a2a1a3248
+#   text hash     4f95d11a5ef46e99
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  089dc91fef02bce1
-#   text hash     759e89bdf7657985
+#   content hash  9fbdc27a2a1a3248
+#   text hash     60b79f807040669e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a1bfcff49ef2d53f
-#   text hash     59d3d2af14366434
+#   content hash  ce115fe9dd9b7b7f
+#   text hash     86f84b7d31c67e96
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a1bfcff49ef2d53f
-#   text hash     eb0b526983b781d0
+#   content hash  ce115fe9dd9b7b7f
+#   text hash     ce6fedc974c049bf
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

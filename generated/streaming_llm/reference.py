@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a1bfcff49ef2d53f
-#   text hash     c50ff9096f7c1001
+#   content hash  ce115fe9dd9b7b7f
+#   text hash     3a541f67bcf3ffe9
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

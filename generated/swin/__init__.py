@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  58d9e0590f728c2e
-#   text hash     8611348e034827b6
+#   content hash  11fd2bdcf8d9c83d
+#   text hash     964cba61b38bcab4
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  58d9e0590f728c2e
-#   text hash     3194d48169ac0a78
+#   content hash  11fd2bdcf8d9c83d
+#   text hash     fe5a235d9ad4ad2f
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

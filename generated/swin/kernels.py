@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  58d9e0590f728c2e
-#   text hash     443ac43663f873a8
+#   content hash  11fd2bdcf8d9c83d
+#   text hash     3f0a8a9d6b947dbf
 #   render with   attnforge render specs/swin.yaml
 """The kernels: Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

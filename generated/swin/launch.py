@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  58d9e0590f728c2e
-#   text hash     eb34818205831a9f
+#   content hash  11fd2bdcf8d9c83d
+#   text hash     6532f9d35ee9937c
 #   render with   attnforge render specs/swin.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

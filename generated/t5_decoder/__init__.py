@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  637977770720c40d
-#   text hash     ccd307c149834017
+#   content hash  1cda62b1803375cc
+#   text hash     1b7d79457455c355
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  637977770720c40d
-#   text hash     c8be99492015ae80
+#   content hash  1cda62b1803375cc
+#   text hash     fa597b8e9daeb04c
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernels: Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  637977770720c40d
-#   text hash     10b58c5450473a2b
+#   content hash  1cda62b1803375cc
+#   text hash     263966b337f52565
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f60038679427cba5
-#   text hash     4f56015c1a8466fe
+#   content hash  a17248a186d292e0
+#   text hash     6eb400b2214e8ecc
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernels: Attention with T5's learned biases for distances in both directions.
 

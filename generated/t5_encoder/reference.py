@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f60038679427cba5
-#   text hash     75d6329d365a5340
+#   content hash  a17248a186d292e0
+#   text hash     be069e4750f1e69a
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7f00dd391840b988
-#   text hash     df181bde96d9ff21
+#   content hash  e464c44611d619e8
+#   text hash     ce422dc81a58c21d
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

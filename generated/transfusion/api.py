@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7f00dd391840b988
-#   text hash     ba0df5abb9d2466a
+#   content hash  e464c44611d619e8
+#   text hash     3de46f5055911519
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

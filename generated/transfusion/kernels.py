@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7f00dd391840b988
-#   text hash     4b7e88e995050d79
+#   content hash  e464c44611d619e8
+#   text hash     3722a7326da75e8b
 #   render with   attnforge render specs/transfusion.yaml
 """The kernels: Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7f00dd391840b988
-#   text hash     bfaaa4517b5e21bc
+#   content hash  e464c44611d619e8
+#   text hash     3ff2e711cbf29c5d
 #   render with   attnforge render specs/transfusion.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7f00dd391840b988
-#   text hash     34ed014cf8a204a6
+#   content hash  e464c44611d619e8
+#   text hash     178cacef6287d244
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

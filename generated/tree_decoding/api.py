@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  31ed2cdbb1003dc8
-#   text hash     6550613e23aeb1ec
+#   content hash  f203817afa3bf155
+#   text hash     7f93f2b8950bb3fc
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

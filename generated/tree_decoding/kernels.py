@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  31ed2cdbb1003dc8
-#   text hash     4f5ffe54774795da
+#   content hash  f203817afa3bf155
+#   text hash     330c0e6b70a53a35
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernels: A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

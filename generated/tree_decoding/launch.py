@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  31ed2cdbb1003dc8
-#   text hash     8ae62d0140f0caec
+#   content hash  f203817afa3bf155
+#   text hash     9c585331c31360bf
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  31ed2cdbb1003dc8
-#   text hash     a80327d721b86bab
+#   content hash  f203817afa3bf155
+#   text hash     0e210476f843cfd2
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

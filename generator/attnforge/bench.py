@@ -185,7 +185,7 @@ def _told(error: Exception) -> str:
     return f"{type(error).__name__}: {line}"[:120]
 
 
-def milliseconds(function: Callable[[], object], warmup: int = 300, rep: int = 200) -> float:
+def milliseconds(function: Callable[[], object], warmup: int = 200, rep: int = 100) -> float:
     """The median in milliseconds; a GPU that comes from idling runs a tenth faster for a while, so it is heated first."""
     from triton.testing import do_bench
 

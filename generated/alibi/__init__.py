@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2e7fd60d5becba3f
-#   text hash     8591c6bad439a239
+#   content hash  01c63a5d58307920
+#   text hash     684332d645f20b8c
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

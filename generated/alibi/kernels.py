@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2e7fd60d5becba3f
-#   text hash     078063ca3f41bb81
+#   content hash  01c63a5d58307920
+#   text hash     b3dc7333af0ed64b
 #   render with   attnforge render specs/alibi.yaml
 """The kernels: Causal attention with linear biases, one slope a head.
 
@@ -200,7 +200,7 @@ def forward(
                 BLOCK_DV, PRECISION, mixed=mixed
             )  # fmt: skip
     else:
-        # a branch between products of this width makes the assembler serialize them: mixed tiles have a loop of their own
+        # a branch between products of this width costs more than a loop that mixed tiles have to themselves
         for i in tl.range(full_last, last):
             k_start = i * BLOCK_N
             acc, m, l = attend(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2e7fd60d5becba3f
-#   text hash     db27cce51643f210
+#   content hash  01c63a5d58307920
+#   text hash     a70f18993eb77198
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

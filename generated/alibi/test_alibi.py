@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2e7fd60d5becba3f
-#   text hash     f80e5ef957c40344
+#   content hash  01c63a5d58307920
+#   text hash     5eeb679eb8d4145d
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

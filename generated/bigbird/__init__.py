@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b6a88d02842ca89d
-#   text hash     8ea552070cafbe27
+#   content hash  a41f69381b5d154e
+#   text hash     763459bf5a1f2124
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

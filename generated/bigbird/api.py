@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b6a88d02842ca89d
-#   text hash     d08573cf53a829cd
+#   content hash  a41f69381b5d154e
+#   text hash     836508a48283a02b
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

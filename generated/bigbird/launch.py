@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b6a88d02842ca89d
-#   text hash     73b7413e4e2069e4
+#   content hash  a41f69381b5d154e
+#   text hash     de15788b6c524a8f
 #   render with   attnforge render specs/bigbird.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

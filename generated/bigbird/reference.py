@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b6a88d02842ca89d
-#   text hash     be1453b6c778a8dc
+#   content hash  a41f69381b5d154e
+#   text hash     029fdc61ebee3f87
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

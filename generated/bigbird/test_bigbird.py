@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b6a88d02842ca89d
-#   text hash     dce1c90713e1586b
+#   content hash  a41f69381b5d154e
+#   text hash     48f6ab9074ac0d45
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  f490db46f92cb01e
-#   text hash     352f74c28018c7bf
+#   content hash  76e9046b0c733e1d
+#   text hash     b98fd94f46da3d54
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

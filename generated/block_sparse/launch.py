@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  f490db46f92cb01e
-#   text hash     1f734d60e229c992
+#   content hash  76e9046b0c733e1d
+#   text hash     0d97c05e5640522a
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  f490db46f92cb01e
-#   text hash     ff4a46aa3a30a1b3
+#   content hash  76e9046b0c733e1d
+#   text hash     6bae867f82791b5a
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

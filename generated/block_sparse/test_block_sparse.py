@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  f490db46f92cb01e
-#   text hash     2f7ddb0889c75cc4
+#   content hash  76e9046b0c733e1d
+#   text hash     6c04a1f6f22105ce
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

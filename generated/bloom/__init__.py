@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  df7cc0e7324d51ab
-#   text hash     f5888eb64b483e89
+#   content hash  00dd90de243bec90
+#   text hash     bf2dd3a8f62b2011
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

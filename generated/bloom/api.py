@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  df7cc0e7324d51ab
-#   text hash     dfe7fcf13560e46a
+#   content hash  00dd90de243bec90
+#   text hash     01665ff3dcbeb602
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

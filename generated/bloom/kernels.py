@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  df7cc0e7324d51ab
-#   text hash     e78acd20fe822387
+#   content hash  00dd90de243bec90
+#   text hash     3038727886b03642
 #   render with   attnforge render specs/bloom.yaml
 """The kernels: Causal attention with linear biases and as many key heads as query heads.
 
@@ -198,7 +198,7 @@ def forward(
                 BLOCK_DV, PRECISION, mixed=mixed
             )  # fmt: skip
     else:
-        # a branch between products of this width makes the assembler serialize them: mixed tiles have a loop of their own
+        # a branch between products of this width costs more than a loop that mixed tiles have to themselves
         for i in tl.range(full_last, last):
             k_start = i * BLOCK_N
             acc, m, l = attend(

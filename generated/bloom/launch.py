@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  df7cc0e7324d51ab
-#   text hash     5391d0af01633275
+#   content hash  00dd90de243bec90
+#   text hash     a92b193d74b4e48a
 #   render with   attnforge render specs/bloom.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

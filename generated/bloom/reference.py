@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  df7cc0e7324d51ab
-#   text hash     aae68df2dd9f9637
+#   content hash  00dd90de243bec90
+#   text hash     a2ffa76b90c7e093
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

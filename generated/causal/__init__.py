@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  36a059965b6747ab
-#   text hash     3e90f612ef7bd171
+#   content hash  01bee316dfbf2048
+#   text hash     16b458baef598a7c
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

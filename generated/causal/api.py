@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  36a059965b6747ab
-#   text hash     59bc6b59267975aa
+#   content hash  01bee316dfbf2048
+#   text hash     d3c77236cb0690d6
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

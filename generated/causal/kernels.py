@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  36a059965b6747ab
-#   text hash     57832c2ce61e873e
+#   content hash  01bee316dfbf2048
+#   text hash     8e4f97ee56a116f3
 #   render with   attnforge render specs/causal.yaml
 """The kernels: Causal attention with grouped heads.
 
@@ -170,7 +170,7 @@ def forward(
                 BLOCK_DV, PRECISION, mixed=mixed
             )  # fmt: skip
     else:
-        # a branch between products of this width makes the assembler serialize them: mixed tiles have a loop of their own
+        # a branch between products of this width costs more than a loop that mixed tiles have to themselves
         for i in tl.range(full_last, last):
             k_start = i * BLOCK_N
             acc, m, l = attend(

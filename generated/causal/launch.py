@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  36a059965b6747ab
-#   text hash     24bc527ae00ee539
+#   content hash  01bee316dfbf2048
+#   text hash     81450e1ea6df608d
 #   render with   attnforge render specs/causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  36a059965b6747ab
-#   text hash     8bc3b639f1f4d2f3
+#   content hash  01bee316dfbf2048
+#   text hash     b2bb98e05fa93c4a
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

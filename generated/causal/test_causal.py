@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  36a059965b6747ab
-#   text hash     3b096ef6aa0020d1
+#   content hash  01bee316dfbf2048
+#   text hash     d2a0be31fc538e4e
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e07e5a8e8a6004c3
-#   text hash     9f3d1c625dfb9b47
+#   content hash  08cb2802d58a94e1
+#   text hash     53c13171ab50267f
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e07e5a8e8a6004c3
-#   text hash     aa7670ba7916feab
+#   content hash  08cb2802d58a94e1
+#   text hash     fbdac53b74396d22
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernels: Causal attention with as many key heads as query heads.
 
@@ -167,7 +167,7 @@ def forward(
                 PRECISION, mixed=mixed
             )  # fmt: skip
     else:
-        # a branch between products of this width makes the assembler serialize them: mixed tiles have a loop of their own
+        # a branch between products of this width costs more than a loop that mixed tiles have to themselves
         for i in tl.range(full_last, last):
             k_start = i * BLOCK_N
             acc, m, l = attend(

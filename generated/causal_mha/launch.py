@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e07e5a8e8a6004c3
-#   text hash     c4155363bf93d7bf
+#   content hash  08cb2802d58a94e1
+#   text hash     b7268698fe71041f
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

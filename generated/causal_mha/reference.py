@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e07e5a8e8a6004c3
-#   text hash     02b77bbe3789a927
+#   content hash  08cb2802d58a94e1
+#   text hash     80bbc846cebae80d
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e07e5a8e8a6004c3
-#   text hash     ae6a142f74e6eaa6
+#   content hash  08cb2802d58a94e1
+#   text hash     add92d777c7fae52
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

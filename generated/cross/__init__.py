@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f0bd006563c2da3e
-#   text hash     7d30994e261884bf
+#   content hash  30017195eb9358cc
+#   text hash     4314c593ef1fe2ae
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f0bd006563c2da3e
-#   text hash     d9427fab909c7e9a
+#   content hash  30017195eb9358cc
+#   text hash     d527d7d7d15757d8
 #   render with   attnforge render specs/cross.yaml
 """The kernels: Attention from a decoder to all of an encoder's outputs.
 
@@ -165,7 +165,7 @@ def forward(
                 PRECISION, mixed=mixed
             )  # fmt: skip
     else:
-        # a branch between products of this width makes the assembler serialize them: mixed tiles have a loop of their own
+        # a branch between products of this width costs more than a loop that mixed tiles have to themselves
         for i in tl.range(full_last, last):
             k_start = i * BLOCK_N
             acc, m, l = attend(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f0bd006563c2da3e
-#   text hash     a7600bddb003aa70
+#   content hash  30017195eb9358cc
+#   text hash     72213f95ad1431fe
 #   render with   attnforge render specs/cross.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

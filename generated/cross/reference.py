@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f0bd006563c2da3e
-#   text hash     a110a080d4c9dc45
+#   content hash  30017195eb9358cc
+#   text hash     6eeab688ac785480
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

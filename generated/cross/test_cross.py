@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f0bd006563c2da3e
-#   text hash     6988496456870293
+#   content hash  30017195eb9358cc
+#   text hash     2380ec3a88bc25c6
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

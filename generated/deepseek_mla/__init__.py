@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c294d8b30ebc0399
-#   text hash     0f63be01b5899946
+#   content hash  74bbc9843e5fd8de
+#   text hash     ead0c2087605ac27
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c294d8b30ebc0399
-#   text hash     e4a89e93b6811ac3
+#   content hash  74bbc9843e5fd8de
+#   text hash     7fe3d778bbd44493
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernels: Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 
@@ -167,7 +167,7 @@ def forward(
                 PRECISION, mixed=mixed
             )  # fmt: skip
     else:
-        # a branch between products of this width makes the assembler serialize them: mixed tiles have a loop of their own
+        # a branch between products of this width costs more than a loop that mixed tiles have to themselves
         for i in tl.range(full_last, last):
             k_start = i * BLOCK_N
             acc, m, l = attend(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c294d8b30ebc0399
-#   text hash     ea27eb9c97b65221
+#   content hash  74bbc9843e5fd8de
+#   text hash     3bb0b19e5aa46ed3
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c294d8b30ebc0399
-#   text hash     52b978fe0b9ec46a
+#   content hash  74bbc9843e5fd8de
+#   text hash     0857355509acd82f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c294d8b30ebc0399
-#   text hash     fbe86a39af08a079
+#   content hash  74bbc9843e5fd8de
+#   text hash     764679b4c421fcc1
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ca12b5b546e2bb74
-#   text hash     2bf5d75efd38b74d
+#   content hash  c93451e68ea64863
+#   text hash     373d22da2b32c6ec
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ca12b5b546e2bb74
-#   text hash     6a01e53bf409c067
+#   content hash  c93451e68ea64863
+#   text hash     f6fe48e8450b51c8
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ca12b5b546e2bb74
-#   text hash     4a1ce0db580cc072
+#   content hash  c93451e68ea64863
+#   text hash     87852c3f85317e0d
 #   render with   attnforge render specs/differential.yaml
 """The kernels: One of the two maps of differential attention, called once for each and subtracted.
 
@@ -170,7 +170,7 @@ def forward(
                 BLOCK_DV, PRECISION, mixed=mixed
             )  # fmt: skip
     else:
-        # a branch between products of this width makes the assembler serialize them: mixed tiles have a loop of their own
+        # a branch between products of this width costs more than a loop that mixed tiles have to themselves
         for i in tl.range(full_last, last):
             k_start = i * BLOCK_N
             acc, m, l = attend(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ca12b5b546e2bb74
-#   text hash     7b2b8c76f2e8ea8a
+#   content hash  c93451e68ea64863
+#   text hash     02af3d20a0567706
 #   render with   attnforge render specs/differential.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

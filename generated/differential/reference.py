@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ca12b5b546e2bb74
-#   text hash     b4308eea5e9d8935
+#   content hash  c93451e68ea64863
+#   text hash     b891d320e0e95883
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  b9b4ca31d5ccc8a1
-#   text hash     86fe1a0de1bf2b6d
+#   content hash  ea52567da2065182
+#   text hash     8c2751d1b50b116e
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  b9b4ca31d5ccc8a1
-#   text hash     d997f1e82cb53d39
+#   content hash  ea52567da2065182
+#   text hash     ca1091f4101ea9e2
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

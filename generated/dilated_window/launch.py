@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  b9b4ca31d5ccc8a1
-#   text hash     81f73b0a045b7093
+#   content hash  ea52567da2065182
+#   text hash     d52c66ab03299572
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

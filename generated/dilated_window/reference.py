@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  b9b4ca31d5ccc8a1
-#   text hash     55971dd6c431c69f
+#   content hash  ea52567da2065182
+#   text hash     61350540fb72c85b
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  b9b4ca31d5ccc8a1
-#   text hash     7b288d9801b8e858
+#   content hash  ea52567da2065182
+#   text hash     42037282fca04fc3
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

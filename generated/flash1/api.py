@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  7b1583c493932633
-#   text hash     4e5d2ea0d327eaf5
+#   content hash  405d001ebe044285
+#   text hash     56043a1160571f94
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  7b1583c493932633
-#   text hash     66e8f78248175709
+#   content hash  405d001ebe044285
+#   text hash     6c80bec46cb7795a
 #   render with   attnforge render specs/flash1.yaml
 """Launches the kernels as operators that PyTorch can compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  7b1583c493932633
-#   text hash     a6e4b939b3f92464
+#   content hash  405d001ebe044285
+#   text hash     f89d4b203fdf3ef3
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  7b1583c493932633
-#   text hash     04a2c1527ebfdca7
+#   content hash  405d001ebe044285
+#   text hash     a47105b367e62b77
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  9f0eea7cbac050ea
-#   text hash     32edaedfbf3c06cb
+#   content hash  b3c12043926ce21e
+#   text hash     aab1022dcee34a02
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  9f0eea7cbac050ea
-#   text hash     f8a07defad384b44
+#   content hash  b3c12043926ce21e
+#   text hash     cd0b2969ea73d879
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The kernels: The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 
@@ -160,7 +160,7 @@ def forward(
                 BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed
             )  # fmt: skip
     else:
-        # a branch between products of this width makes the assembler serialize them: mixed tiles have a loop of their own
+        # a branch between products of this width costs more than a loop that mixed tiles have to themselves
         for i in tl.range(full_last, last):
             k_start = i * BLOCK_N
             acc, m, l = attend(

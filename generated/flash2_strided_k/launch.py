@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  9f0eea7cbac050ea
-#   text hash     bd349030f16a681c
+#   content hash  b3c12043926ce21e
+#   text hash     f44de8f24af1e786
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Launches the kernels as operators that PyTorch can compile."""
 

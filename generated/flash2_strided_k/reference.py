@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  9f0eea7cbac050ea
-#   text hash     ba79f5decf717284
+#   content hash  b3c12043926ce21e
+#   text hash     db91052c72804f9c
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  9f0eea7cbac050ea
-#   text hash     804544764bdb8ba5
+#   content hash  b3c12043926ce21e
+#   text hash     2910e8884c9562f4
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

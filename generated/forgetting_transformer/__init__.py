@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  87ffad0fff7fd485
-#   text hash     299942a4dbce71f3
+#   content hash  0ad5aee1079b6bd5
+#   text hash     05021d1492ffe14f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

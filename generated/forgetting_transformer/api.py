@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  87ffad0fff7fd485
-#   text hash     5aca4bf268244970
+#   content hash  0ad5aee1079b6bd5
+#   text hash     c4a7fa1820f4fd68
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  87ffad0fff7fd485
-#   text hash     bf93016919de206d
+#   content hash  0ad5aee1079b6bd5
+#   text hash     394d9cea4f115ef1
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

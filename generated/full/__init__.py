@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  05f2b811a58d1731
-#   text hash     ee10b6b4b25c07d5
+#   content hash  1dea0de361d1983b
+#   text hash     b695408c8e472c82
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

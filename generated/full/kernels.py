@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  05f2b811a58d1731
-#   text hash     41a126ff8b219708
+#   content hash  1dea0de361d1983b
+#   text hash     5358636b4d5087a2
 #   render with   attnforge render specs/full.yaml
 """The kernels: Softmax attention without a mask.
 
@@ -168,7 +168,7 @@ def forward(
                 PRECISION, mixed=mixed
             )  # fmt: skip
     else:
-        # a branch between products of this width makes the assembler serialize them: mixed tiles have a loop of their own
+        # a branch between products of this width costs more than a loop that mixed tiles have to themselves
         for i in tl.range(full_last, last):
             k_start = i * BLOCK_N
             acc, m, l = attend(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  05f2b811a58d1731
-#   text hash     f3a0c1433de7c91d
+#   content hash  1dea0de361d1983b
+#   text hash     6c5843991e6daacc
 #   render with   attnforge render specs/full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

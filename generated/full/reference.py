@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  05f2b811a58d1731
-#   text hash     5aa5214db803932b
+#   content hash  1dea0de361d1983b
+#   text hash     d83f34c103b8695b
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  84927669b1e5f344
-#   text hash     4a88d038339b4e4d
+#   content hash  cc61ad33cf7b54b1
+#   text hash     10ed95aa5c7a9edb
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  84927669b1e5f344
-#   text hash     e8b97b83bff1453d
+#   content hash  cc61ad33cf7b54b1
+#   text hash     6729518cf50f12fb
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernels: The global layers of Gemma 2, with capped scores.
 
@@ -182,7 +182,7 @@ def forward(
                 BLOCK_DV, PRECISION, mixed=mixed
             )  # fmt: skip
     else:
-        # a branch between products of this width makes the assembler serialize them: mixed tiles have a loop of their own
+        # a branch between products of this width costs more than a loop that mixed tiles have to themselves
         for i in tl.range(full_last, last):
             k_start = i * BLOCK_N
             acc, m, l = attend(

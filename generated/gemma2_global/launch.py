@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  84927669b1e5f344
-#   text hash     c81233785cc4c166
+#   content hash  cc61ad33cf7b54b1
+#   text hash     acd7d9f9dbb31a2a
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

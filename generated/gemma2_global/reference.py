@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  84927669b1e5f344
-#   text hash     b416bb1c0c818113
+#   content hash  cc61ad33cf7b54b1
+#   text hash     94c84230b54f29a5
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

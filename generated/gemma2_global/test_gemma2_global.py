@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  84927669b1e5f344
-#   text hash     881fb5116aa8bbc1
+#   content hash  cc61ad33cf7b54b1
+#   text hash     a08b389e27ff54d2
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  87e0e5ccaa39b063
-#   text hash     3d16df48a609e077
+#   content hash  5818b528471b8778
+#   text hash     bdcf85af2afbb68b
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

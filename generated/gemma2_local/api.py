@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  87e0e5ccaa39b063
-#   text hash     3b92861bf7f5f682
+#   content hash  5818b528471b8778
+#   text hash     2f9361e62757f16e
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  87e0e5ccaa39b063
-#   text hash     796ad027c4c40515
+#   content hash  5818b528471b8778
+#   text hash     b3b696a3f45f6407
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernels: The local layers of Gemma 2, with a window and capped scores.
 
@@ -183,7 +183,7 @@ def forward(
                 BLOCK_DV, PRECISION, mixed=mixed
             )  # fmt: skip
     else:
-        # a branch between products of this width makes the assembler serialize them: mixed tiles have a loop of their own
+        # a branch between products of this width costs more than a loop that mixed tiles have to themselves
         left = full_first - first
         for i in tl.range(0, left + last - full_last):
             k_start = tl.where(i < left, first + i, full_last + i - left) * BLOCK_N

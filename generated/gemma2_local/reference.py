@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  87e0e5ccaa39b063
-#   text hash     799bd35bee52689f
+#   content hash  5818b528471b8778
+#   text hash     33dc6bd7183a001d
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

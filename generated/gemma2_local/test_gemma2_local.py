@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  87e0e5ccaa39b063
-#   text hash     9172f11be1f1663c
+#   content hash  5818b528471b8778
+#   text hash     eed0b602c1b3e4ed
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

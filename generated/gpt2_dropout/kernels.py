@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  fff769a1d7229462
-#   text hash     a88bd0ffba93afbb
+#   content hash  8c4deccfda9671f5
+#   text hash     600fe2d42462382e
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernels: Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  fff769a1d7229462
-#   text hash     09b020e95839fd0d
+#   content hash  8c4deccfda9671f5
+#   text hash     aa7d46593ccf3e44
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  fff769a1d7229462
-#   text hash     46f342aed5ccd978
+#   content hash  8c4deccfda9671f5
+#   text hash     9074139fd546829f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

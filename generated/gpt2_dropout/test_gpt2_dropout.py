@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  fff769a1d7229462
-#   text hash     56285669813ccd98
+#   content hash  8c4deccfda9671f5
+#   text hash     ca47160f2bea21e9
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0adb7e6ec5bcc677
-#   text hash     57288a66d994de6f
+#   content hash  7137d34b5cbde704
+#   text hash     20cef789a001db88
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

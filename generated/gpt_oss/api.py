@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0adb7e6ec5bcc677
-#   text hash     40205679b2b30cac
+#   content hash  7137d34b5cbde704
+#   text hash     ca61a4b454ff58cb
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0adb7e6ec5bcc677
-#   text hash     cdff5dcc517426a2
+#   content hash  7137d34b5cbde704
+#   text hash     2ef7ebb01816d6f2
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernels: The full layers of gpt-oss, with a learned sink for each head.
 
@@ -172,7 +172,7 @@ def forward(
                 BLOCK_DV, PRECISION, mixed=mixed
             )  # fmt: skip
     else:
-        # a branch between products of this width makes the assembler serialize them: mixed tiles have a loop of their own
+        # a branch between products of this width costs more than a loop that mixed tiles have to themselves
         for i in tl.range(full_last, last):
             k_start = i * BLOCK_N
             acc, m, l = attend(

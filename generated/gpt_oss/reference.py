@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0adb7e6ec5bcc677
-#   text hash     822855ee9fb15bd3
+#   content hash  7137d34b5cbde704
+#   text hash     cf45a5545d02ef14
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0adb7e6ec5bcc677
-#   text hash     39c560294ba2231b
+#   content hash  7137d34b5cbde704
+#   text hash     b1bb2c59731ba355
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  9ea5d03ebad93a0d
-#   text hash     d048b605978092b8
+#   content hash  c0c3f78062df70d2
+#   text hash     fcae20442906028d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  9ea5d03ebad93a0d
-#   text hash     4fe2ba7ee41d0484
+#   content hash  c0c3f78062df70d2
+#   text hash     b07ee106bd121567
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernels: The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 
@@ -173,7 +173,7 @@ def forward(
                 BLOCK_DV, PRECISION, mixed=mixed
             )  # fmt: skip
     else:
-        # a branch between products of this width makes the assembler serialize them: mixed tiles have a loop of their own
+        # a branch between products of this width costs more than a loop that mixed tiles have to themselves
         left = full_first - first
         for i in tl.range(0, left + last - full_last):
             k_start = tl.where(i < left, first + i, full_last + i - left) * BLOCK_N

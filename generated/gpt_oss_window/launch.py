@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  9ea5d03ebad93a0d
-#   text hash     52c763f3b89a43cb
+#   content hash  c0c3f78062df70d2
+#   text hash     83d34123f97813f2
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

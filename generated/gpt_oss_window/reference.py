@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  9ea5d03ebad93a0d
-#   text hash     ef860cd62c662725
+#   content hash  c0c3f78062df70d2
+#   text hash     579640fd66e1598f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

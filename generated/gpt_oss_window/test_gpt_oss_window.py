@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  9ea5d03ebad93a0d
-#   text hash     b8adb01d4eb1c27f
+#   content hash  c0c3f78062df70d2
+#   text hash     ddcae4c711e928eb
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7f7536203acebb7f
-#   text hash     da70c90a42c62789
+#   content hash  7b99fbca8799b005
+#   text hash     fe74b67cf1fae0a2
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7f7536203acebb7f
-#   text hash     97fd18de92c0a615
+#   content hash  7b99fbca8799b005
+#   text hash     27768e2369f06d6e
 #   render with   attnforge render specs/kerple.yaml
 """The kernels: Causal attention that falls with the logarithm of the distance, at a learned rate.
 
@@ -182,7 +182,7 @@ def forward(
                 BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed
             )  # fmt: skip
     else:
-        # a branch between products of this width makes the assembler serialize them: mixed tiles have a loop of their own
+        # a branch between products of this width costs more than a loop that mixed tiles have to themselves
         for i in tl.range(full_last, last):
             k_start = i * BLOCK_N
             acc, m, l = attend(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7f7536203acebb7f
-#   text hash     da402aa571e9f6d5
+#   content hash  7b99fbca8799b005
+#   text hash     6c47ecf7793ea39d
 #   render with   attnforge render specs/kerple.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7f7536203acebb7f
-#   text hash     7d60e0ec4bcb6123
+#   content hash  7b99fbca8799b005
+#   text hash     6850e4f27c465946
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  660663d215576033
-#   text hash     718f18322cae13d2
+#   content hash  e4c01a6aacd5d40d
+#   text hash     d2d231608b8be8b0
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  660663d215576033
-#   text hash     ca1ea079a94a5690
+#   content hash  e4c01a6aacd5d40d
+#   text hash     d11cacfa740906a0
 #   render with   attnforge render specs/llama3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Llama 3.
 
@@ -170,7 +170,7 @@ def forward(
                 BLOCK_DV, PRECISION, mixed=mixed
             )  # fmt: skip
     else:
-        # a branch between products of this width makes the assembler serialize them: mixed tiles have a loop of their own
+        # a branch between products of this width costs more than a loop that mixed tiles have to themselves
         for i in tl.range(full_last, last):
             k_start = i * BLOCK_N
             acc, m, l = attend(

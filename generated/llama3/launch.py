@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  660663d215576033
-#   text hash     a275dfb1d6764d9c
+#   content hash  e4c01a6aacd5d40d
+#   text hash     3ef160815d16aeb6
 #   render with   attnforge render specs/llama3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  660663d215576033
-#   text hash     68cbcd779db297cb
+#   content hash  e4c01a6aacd5d40d
+#   text hash     f2526740b31d79aa
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

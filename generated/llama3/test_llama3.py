@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  660663d215576033
-#   text hash     fc327033b185553d
+#   content hash  e4c01a6aacd5d40d
+#   text hash     c83778c7cfc6dd2c
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  0114d0bd071de928
-#   text hash     67729156b5954716
+#   content hash  f5b1e9e12c6af063
+#   text hash     353b2988e516b0b3
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  0114d0bd071de928
-#   text hash     dc0dc36adaacf760
+#   content hash  f5b1e9e12c6af063
+#   text hash     f118a36f099808fd
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  0114d0bd071de928
-#   text hash     c05021cbd4650a12
+#   content hash  f5b1e9e12c6af063
+#   text hash     50461ffb2972a6b8
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernels: Llama 3 on documents packed into one row, none of which sees another.
 
@@ -304,7 +304,7 @@ def forward(
                 k_segments_base, k_segments_stride_key, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed
             )  # fmt: skip
     else:
-        # a branch between products of this width makes the assembler serialize them: mixed tiles have a loop of their own
+        # a branch between products of this width costs more than a loop that mixed tiles have to themselves
         left = full_first - first
         for i in tl.range(0, left + last - full_last):
             k_start = tl.where(i < left, first + i, full_last + i - left) * BLOCK_N

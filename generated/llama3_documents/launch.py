@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  0114d0bd071de928
-#   text hash     1b394d9ed07728e3
+#   content hash  f5b1e9e12c6af063
+#   text hash     acff8ed61147f5aa
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  0114d0bd071de928
-#   text hash     f40cc79f3b8094f0
+#   content hash  f5b1e9e12c6af063
+#   text hash     9cd027812c9cd968
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  506d2734fe63b1ec
-#   text hash     150bd03d8acb19f9
+#   content hash  66635a059e5f488a
+#   text hash     cbfd523762600da4
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  506d2734fe63b1ec
-#   text hash     6585e35d7d9d3ef8
+#   content hash  66635a059e5f488a
+#   text hash     0acab83ca6460719
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernels: Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 
@@ -180,7 +180,7 @@ def forward(
                 BLOCK_DV, PRECISION, mixed=mixed
             )  # fmt: skip
     else:
-        # a branch between products of this width makes the assembler serialize them: mixed tiles have a loop of their own
+        # a branch between products of this width costs more than a loop that mixed tiles have to themselves
         left = full_first - first
         for i in tl.range(0, left + last - full_last):
             k_start = tl.where(i < left, first + i, full_last + i - left) * BLOCK_N

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  506d2734fe63b1ec
-#   text hash     9c2ecda318d38517
+#   content hash  66635a059e5f488a
+#   text hash     55dc6c950b828087
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

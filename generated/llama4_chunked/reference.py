@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  506d2734fe63b1ec
-#   text hash     32f78052e090b594
+#   content hash  66635a059e5f488a
+#   text hash     b6b58f1648b864d2
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

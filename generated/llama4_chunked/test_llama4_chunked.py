@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  506d2734fe63b1ec
-#   text hash     76484101fb9dc0b9
+#   content hash  66635a059e5f488a
+#   text hash     5a91eba5fb4bccd3
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d2eb3bac18a2d929
-#   text hash     969f2e89c7905dfe
+#   content hash  29684d98c845f65f
+#   text hash     38c66358c544114d
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d2eb3bac18a2d929
-#   text hash     298a87d048d70cba
+#   content hash  29684d98c845f65f
+#   text hash     f37332e691916007
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

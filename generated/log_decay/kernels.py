@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d2eb3bac18a2d929
-#   text hash     2c34a171c233405b
+#   content hash  29684d98c845f65f
+#   text hash     3c4d9928b73dbe2b
 #   render with   attnforge render specs/log_decay.yaml
 """The kernels: Causal attention that forgets by a decay learned for each token and head.
 
@@ -173,7 +173,7 @@ def forward(
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     l = tl.zeros([BLOCK_M, 8], tl.float32)
     first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
-    if BLOCK_DV <= 128:
+    if BLOCK_DV <= 64:
         for j in tl.range(first, last):
             i = first + last - 1 - j  # from the diagonal back
             k_start = i * BLOCK_N
@@ -183,7 +183,7 @@ def forward(
                 log_decay_q, log_decay_stride_token, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed
             )  # fmt: skip
     else:
-        # a branch between products of this width makes the assembler serialize them: mixed tiles have a loop of their own
+        # a branch between products of this width costs more than a loop that mixed tiles have to themselves
         for i in tl.range(full_last, last):
             k_start = i * BLOCK_N
             acc, m, l = attend(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d2eb3bac18a2d929
-#   text hash     46502af722b0e27c
+#   content hash  29684d98c845f65f
+#   text hash     877d7f4cac7ca521
 #   render with   attnforge render specs/log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

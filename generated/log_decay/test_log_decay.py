@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d2eb3bac18a2d929
-#   text hash     dfdb609ae2fcb45e
+#   content hash  29684d98c845f65f
+#   text hash     3f2ce3c26f3d79f6
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

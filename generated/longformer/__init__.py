@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  be26935fe6d65765
-#   text hash     48bcbde761b3353e
+#   content hash  d22ab68d7536079c
+#   text hash     cd8608b5b9b168fc
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

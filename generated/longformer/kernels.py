@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  be26935fe6d65765
-#   text hash     85d1e6ea7b0cab35
+#   content hash  d22ab68d7536079c
+#   text hash     3db38c825d5d3b94
 #   render with   attnforge render specs/longformer.yaml
 """The kernels: A window of 256 keys to each side, and 16 global tokens.
 
@@ -194,7 +194,7 @@ def forward(
                     PRECISION, mixed=mixed
                 )  # fmt: skip
         else:
-            # a branch between products of this width makes the assembler serialize them: mixed tiles have a loop of their own
+            # a branch between products of this width costs more than a loop that mixed tiles have to themselves
             left = full_first - first
             for i in tl.range(0, left + last - full_last):
                 k_start = tl.where(i < left, first + i, full_last + i - left) * BLOCK_N

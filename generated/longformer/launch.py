@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  be26935fe6d65765
-#   text hash     753b8cf8cfe8692c
+#   content hash  d22ab68d7536079c
+#   text hash     f0e7c99510fb354f
 #   render with   attnforge render specs/longformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  be26935fe6d65765
-#   text hash     be073b5496e162f6
+#   content hash  d22ab68d7536079c
+#   text hash     b091e058dfb8b48f
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  be26935fe6d65765
-#   text hash     c4016a915b80c7de
+#   content hash  d22ab68d7536079c
+#   text hash     368ee4746e92d2df
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  1839a74e33e6e109
-#   text hash     50d9bc2d87d8ef2b
+#   content hash  06099a30797dea51
+#   text hash     a06c4b610d0635b5
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

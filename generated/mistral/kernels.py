@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  1839a74e33e6e109
-#   text hash     91c27a12a082c704
+#   content hash  06099a30797dea51
+#   text hash     fe5c7a4b1fdffef0
 #   render with   attnforge render specs/mistral.yaml
 """The kernels: Causal attention to the 4096 most recent keys with rotary embedding.
 
@@ -171,7 +171,7 @@ def forward(
                 BLOCK_DV, PRECISION, mixed=mixed
             )  # fmt: skip
     else:
-        # a branch between products of this width makes the assembler serialize them: mixed tiles have a loop of their own
+        # a branch between products of this width costs more than a loop that mixed tiles have to themselves
         left = full_first - first
         for i in tl.range(0, left + last - full_last):
             k_start = tl.where(i < left, first + i, full_last + i - left) * BLOCK_N

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  1839a74e33e6e109
-#   text hash     4acc15eaea839542
+#   content hash  06099a30797dea51
+#   text hash     7c0f8bec89593f9a
 #   render with   attnforge render specs/mistral.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

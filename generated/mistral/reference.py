@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  1839a74e33e6e109
-#   text hash     90a9d92e5da3655e
+#   content hash  06099a30797dea51
+#   text hash     3c093afc1a7ba416
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

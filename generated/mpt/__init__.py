@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  292d96031cbfd620
-#   text hash     a48aeeeac2fe6045
+#   content hash  ad52513d83aa583c
+#   text hash     a37450715e040b02
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

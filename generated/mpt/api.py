@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  292d96031cbfd620
-#   text hash     1bf4834438894185
+#   content hash  ad52513d83aa583c
+#   text hash     a2e05dd8a5c88fda
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  292d96031cbfd620
-#   text hash     cbfb6753823d1032
+#   content hash  ad52513d83aa583c
+#   text hash     a73db909dcc77bc5
 #   render with   attnforge render specs/mpt.yaml
 """The kernels: Attention with a prefix and linear biases.
 
@@ -199,7 +199,7 @@ def forward(
                 BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed
             )  # fmt: skip
     else:
-        # a branch between products of this width makes the assembler serialize them: mixed tiles have a loop of their own
+        # a branch between products of this width costs more than a loop that mixed tiles have to themselves
         for i in tl.range(full_last, last):
             k_start = i * BLOCK_N
             acc, m, l = attend(

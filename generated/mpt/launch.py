@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  292d96031cbfd620
-#   text hash     40ed3c9b7c4b98c4
+#   content hash  ad52513d83aa583c
+#   text hash     b7a72f34ba1b3f67
 #   render with   attnforge render specs/mpt.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

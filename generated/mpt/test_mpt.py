@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  292d96031cbfd620
-#   text hash     7c051283859fc62f
+#   content hash  ad52513d83aa583c
+#   text hash     b542058ce0013704
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  2f8ab1e99a3429fc
-#   text hash     46c03b74b24a3308
+#   content hash  94b0a64789a7154c
+#   text hash     438c7755105f4999
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see those at most 3 rows and columns away.
 

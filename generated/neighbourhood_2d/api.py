@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  2f8ab1e99a3429fc
-#   text hash     4f2f2c5bd69f522f
+#   content hash  94b0a64789a7154c
+#   text hash     4b450a3f85cf7053
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

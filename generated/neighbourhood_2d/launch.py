@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  2f8ab1e99a3429fc
-#   text hash     858169867a450d80
+#   content hash  94b0a64789a7154c
+#   text hash     15d3caeb46f76b9e
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  2f8ab1e99a3429fc
-#   text hash     54df413e10ce65c0
+#   content hash  94b0a64789a7154c
+#   text hash     cdcd32f1c4d5bc1b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

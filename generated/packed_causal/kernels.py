@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c52fd05ace45f020
-#   text hash     ff46eeba2223ff60
+#   content hash  62529e581d280c46
+#   text hash     484f7c7e0d2a166a
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernels: Causal attention for sequences packed into one tensor.
 
@@ -184,7 +184,7 @@ def forward(
                 BLOCK_DV, PRECISION, mixed=mixed, tail=False
             )  # fmt: skip
     else:
-        # a branch between products of this width makes the assembler serialize them: mixed tiles have a loop of their own
+        # a branch between products of this width costs more than a loop that mixed tiles have to themselves
         for i in tl.range(full_last, last):
             k_start = i * BLOCK_N
             acc, m, l = attend(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c52fd05ace45f020
-#   text hash     9246f7d4e89dd200
+#   content hash  62529e581d280c46
+#   text hash     b326676e03c274d3
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  78d0d8494778b39e
-#   text hash     2b69200af07aee50
+#   content hash  260f0a000565ed9c
+#   text hash     9f764e84ad5c3906
 #   render with   attnforge render specs/packed_full.yaml
 """The kernels: Softmax attention without a mask, for sequences packed into one tensor.
 
@@ -182,7 +182,7 @@ def forward(
                 BLOCK_DV, PRECISION, mixed=mixed, tail=False
             )  # fmt: skip
     else:
-        # a branch between products of this width makes the assembler serialize them: mixed tiles have a loop of their own
+        # a branch between products of this width costs more than a loop that mixed tiles have to themselves
         for i in tl.range(full_last, last):
             k_start = i * BLOCK_N
             acc, m, l = attend(

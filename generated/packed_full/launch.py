@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  78d0d8494778b39e
-#   text hash     50064da663e1524d
+#   content hash  260f0a000565ed9c
+#   text hash     e185a6c2aa138c69
 #   render with   attnforge render specs/packed_full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  78d0d8494778b39e
-#   text hash     d558e640bfb72ad8
+#   content hash  260f0a000565ed9c
+#   text hash     9cc085b3fdea9ed8
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  84fbb56e2b590095
-#   text hash     3354b09e6442ce0c
+#   content hash  67a4606257909756
+#   text hash     3ccea731c5f6fe62
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The kernels: Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 
@@ -180,7 +180,7 @@ def forward(
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     l = tl.zeros([BLOCK_M, 8], tl.float32)
     first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
-    if BLOCK_DV <= 128:
+    if BLOCK_DV <= 64:
         # tiles that end within the sequence
         inner = tl.minimum(tl.maximum(k_len // BLOCK_N, first), last)
         for i in tl.range(inner, last):
@@ -198,7 +198,7 @@ def forward(
                 log_decay_q, log_decay_stride_token, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed, tail=False
             )  # fmt: skip
     else:
-        # a branch between products of this width makes the assembler serialize them: mixed tiles have a loop of their own
+        # a branch between products of this width costs more than a loop that mixed tiles have to themselves
         for i in tl.range(full_last, last):
             k_start = i * BLOCK_N
             acc, m, l = attend(

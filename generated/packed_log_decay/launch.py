@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  84fbb56e2b590095
-#   text hash     bd410adcb8dde836
+#   content hash  67a4606257909756
+#   text hash     159356c92a48af7b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  84fbb56e2b590095
-#   text hash     63c4295d912ecfcf
+#   content hash  67a4606257909756
+#   text hash     52e68f8ac11b63e8
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

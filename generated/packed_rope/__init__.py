@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  14fdb7548c76f4e8
-#   text hash     068429cce5f97e97
+#   content hash  be4e81ed84174c9e
+#   text hash     1ea3c1643d59b1cd
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  14fdb7548c76f4e8
-#   text hash     5f0b93b743acc511
+#   content hash  be4e81ed84174c9e
+#   text hash     5dcf03a3a5fb3847
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernels: Causal attention with rotary embedding for sequences packed into one tensor.
 
@@ -184,7 +184,7 @@ def forward(
                 BLOCK_DV, PRECISION, mixed=mixed, tail=False
             )  # fmt: skip
     else:
-        # a branch between products of this width makes the assembler serialize them: mixed tiles have a loop of their own
+        # a branch between products of this width costs more than a loop that mixed tiles have to themselves
         for i in tl.range(full_last, last):
             k_start = i * BLOCK_N
             acc, m, l = attend(

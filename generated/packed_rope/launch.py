@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  14fdb7548c76f4e8
-#   text hash     43d21ff9ddda5a68
+#   content hash  be4e81ed84174c9e
+#   text hash     4dadb4b8d98c7f19
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  14fdb7548c76f4e8
-#   text hash     4abc5cd225d64f07
+#   content hash  be4e81ed84174c9e
+#   text hash     88d09c4fa5beaccd
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  14fdb7548c76f4e8
-#   text hash     593fde588536f8ca
+#   content hash  be4e81ed84174c9e
+#   text hash     c7dac3b02e5dca8a
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

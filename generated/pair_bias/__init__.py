@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7938c34d07a17240
-#   text hash     2f0e177d7e93e993
+#   content hash  a9e181ebbe9c3012
+#   text hash     219d43e9dcedf01c
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7938c34d07a17240
-#   text hash     2e04f3611a1c56d3
+#   content hash  a9e181ebbe9c3012
+#   text hash     950c82be2340350d
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

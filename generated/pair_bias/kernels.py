@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7938c34d07a17240
-#   text hash     f85fc7fbb2dbf0b6
+#   content hash  a9e181ebbe9c3012
+#   text hash     83520c0615f0f907
 #   render with   attnforge render specs/pair_bias.yaml
 """The kernels: Attention with a learned bias for each pair of positions.
 

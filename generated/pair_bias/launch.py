@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7938c34d07a17240
-#   text hash     9554a0546dd894bc
+#   content hash  a9e181ebbe9c3012
+#   text hash     a3124762a1988ca2
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

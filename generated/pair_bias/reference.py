@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7938c34d07a17240
-#   text hash     21ea9f0565595a42
+#   content hash  a9e181ebbe9c3012
+#   text hash     3a0964214e92ea6b
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  84e46431ee017dc3
-#   text hash     4a7318043a00d5a7
+#   content hash  bce9b4bc9b3e5540
+#   text hash     0fe5066b6dc4be78
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

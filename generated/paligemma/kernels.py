@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  84e46431ee017dc3
-#   text hash     5e9319a6012af516
+#   content hash  bce9b4bc9b3e5540
+#   text hash     58ede33c28928f0d
 #   render with   attnforge render specs/paligemma.yaml
 """The kernels: An image and a prompt that all see as a prefix, and text that sees causally.
 
@@ -171,7 +171,7 @@ def forward(
                 BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed
             )  # fmt: skip
     else:
-        # a branch between products of this width makes the assembler serialize them: mixed tiles have a loop of their own
+        # a branch between products of this width costs more than a loop that mixed tiles have to themselves
         for i in tl.range(full_last, last):
             k_start = i * BLOCK_N
             acc, m, l = attend(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  84e46431ee017dc3
-#   text hash     9fdd346a0d91ab17
+#   content hash  bce9b4bc9b3e5540
+#   text hash     6332bc9525a1a3d6
 #   render with   attnforge render specs/paligemma.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  84e46431ee017dc3
-#   text hash     b85e2115a3b4558b
+#   content hash  bce9b4bc9b3e5540
+#   text hash     4abf66561194778f
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

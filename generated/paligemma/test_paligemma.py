@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  84e46431ee017dc3
-#   text hash     dacd1eb2eaacb37c
+#   content hash  bce9b4bc9b3e5540
+#   text hash     37353f61785d03ef
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

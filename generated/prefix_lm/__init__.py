@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7ca7e69b0e149413
-#   text hash     70ba5948b155178e
+#   content hash  a51a1c589ca78070
+#   text hash     f2775963027f8a62
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7ca7e69b0e149413
-#   text hash     ae4350ec4286ad9b
+#   content hash  a51a1c589ca78070
+#   text hash     72cf4ab6b95fa2c0
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernels: Causal attention with a prefix, of each sequence's own length, that every query sees.
 
@@ -171,7 +171,7 @@ def forward(
                 BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed
             )  # fmt: skip
     else:
-        # a branch between products of this width makes the assembler serialize them: mixed tiles have a loop of their own
+        # a branch between products of this width costs more than a loop that mixed tiles have to themselves
         for i in tl.range(full_last, last):
             k_start = i * BLOCK_N
             acc, m, l = attend(

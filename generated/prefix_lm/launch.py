@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7ca7e69b0e149413
-#   text hash     bbe4719ccc58fba5
+#   content hash  a51a1c589ca78070
+#   text hash     23eaa87fb9fe3d5d
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

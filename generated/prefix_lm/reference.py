@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7ca7e69b0e149413
-#   text hash     87648e8617416950
+#   content hash  a51a1c589ca78070
+#   text hash     b68d613d879bc945
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

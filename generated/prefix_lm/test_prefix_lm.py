@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7ca7e69b0e149413
-#   text hash     4d9d388a326d4690
+#   content hash  a51a1c589ca78070
+#   text hash     37998ba44f4dfa69
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  93fd155dc31bab87
-#   text hash     2d3df42da0c56991
+#   content hash  eae7552feb04f58e
+#   text hash     d9c578eb7a4b33d0
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  93fd155dc31bab87
-#   text hash     3b87f18f82ae5120
+#   content hash  eae7552feb04f58e
+#   text hash     388c0a84d496e8bb
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  93fd155dc31bab87
-#   text hash     83e581c6db20aaa1
+#   content hash  eae7552feb04f58e
+#   text hash     b174f61588ad61b9
 #   render with   attnforge render specs/qwen3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Qwen3.
 
@@ -170,7 +170,7 @@ def forward(
                 BLOCK_DV, PRECISION, mixed=mixed
             )  # fmt: skip
     else:
-        # a branch between products of this width makes the assembler serialize them: mixed tiles have a loop of their own
+        # a branch between products of this width costs more than a loop that mixed tiles have to themselves
         for i in tl.range(full_last, last):
             k_start = i * BLOCK_N
             acc, m, l = attend(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  93fd155dc31bab87
-#   text hash     71fd786818060b0c
+#   content hash  eae7552feb04f58e
+#   text hash     83c7285ecbfd0e34
 #   render with   attnforge render specs/qwen3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

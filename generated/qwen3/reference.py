@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  93fd155dc31bab87
-#   text hash     ca391c66f0a81ccd
+#   content hash  eae7552feb04f58e
+#   text hash     32ebe285dbd9f6a1
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

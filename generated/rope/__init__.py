@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1ef31e915fa74c33
-#   text hash     64bf80dc4ef35084
+#   content hash  838ef272f678e595
+#   text hash     88a123b59a6f6b59
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

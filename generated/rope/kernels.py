@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1ef31e915fa74c33
-#   text hash     f6d5342d5f9c7700
+#   content hash  838ef272f678e595
+#   text hash     d45f047e5f38344d
 #   render with   attnforge render specs/rope.yaml
 """The kernels: Causal attention with rotary embedding, and as many key heads as query heads.
 
@@ -167,7 +167,7 @@ def forward(
                 PRECISION, mixed=mixed
             )  # fmt: skip
     else:
-        # a branch between products of this width makes the assembler serialize them: mixed tiles have a loop of their own
+        # a branch between products of this width costs more than a loop that mixed tiles have to themselves
         for i in tl.range(full_last, last):
             k_start = i * BLOCK_N
             acc, m, l = attend(

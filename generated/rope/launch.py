@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1ef31e915fa74c33
-#   text hash     cca66f0298f65482
+#   content hash  838ef272f678e595
+#   text hash     5b33dc9b7dfc6e0e
 #   render with   attnforge render specs/rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

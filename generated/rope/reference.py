@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1ef31e915fa74c33
-#   text hash     7b8889912a21ed5b
+#   content hash  838ef272f678e595
+#   text hash     31def5618fca01d3
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

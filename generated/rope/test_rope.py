@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1ef31e915fa74c33
-#   text hash     c9afafe08ac89ff0
+#   content hash  838ef272f678e595
+#   text hash     a338cc28c2ee0d43
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b7752382ec586198
-#   text hash     2b4aa13ff36b2273
+#   content hash  79c812301832e6cd
+#   text hash     52d6b233258b9223
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

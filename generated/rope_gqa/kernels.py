@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b7752382ec586198
-#   text hash     413b5c03a0f6c2c1
+#   content hash  79c812301832e6cd
+#   text hash     ebe51512919bdb33
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads.
 
@@ -170,7 +170,7 @@ def forward(
                 BLOCK_DV, PRECISION, mixed=mixed
             )  # fmt: skip
     else:
-        # a branch between products of this width makes the assembler serialize them: mixed tiles have a loop of their own
+        # a branch between products of this width costs more than a loop that mixed tiles have to themselves
         for i in tl.range(full_last, last):
             k_start = i * BLOCK_N
             acc, m, l = attend(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b7752382ec586198
-#   text hash     258b61c53a88a514
+#   content hash  79c812301832e6cd
+#   text hash     f4e8d728203518fc
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

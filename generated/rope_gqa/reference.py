@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b7752382ec586198
-#   text hash     1855cbffeb79ec1d
+#   content hash  79c812301832e6cd
+#   text hash     6434a23d976d189f
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

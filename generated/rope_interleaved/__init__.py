@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  e472f9a70ab16598
-#   text hash     3fb25968782c192d
+#   content hash  7562d9da65b69fdf
+#   text hash     254cad8417a8a620
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  e472f9a70ab16598
-#   text hash     074f71bc356e9984
+#   content hash  7562d9da65b69fdf
+#   text hash     24270eec3ef0ac47
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  e472f9a70ab16598
-#   text hash     9d41d02dc7c261b2
+#   content hash  7562d9da65b69fdf
+#   text hash     683754dc8d5a97bb
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernels: Causal attention with rotary embedding of neighbouring components.
 
@@ -170,7 +170,7 @@ def forward(
                 BLOCK_DV, PRECISION, mixed=mixed
             )  # fmt: skip
     else:
-        # a branch between products of this width makes the assembler serialize them: mixed tiles have a loop of their own
+        # a branch between products of this width costs more than a loop that mixed tiles have to themselves
         for i in tl.range(full_last, last):
             k_start = i * BLOCK_N
             acc, m, l = attend(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  e472f9a70ab16598
-#   text hash     ec10034526ee18e2
+#   content hash  7562d9da65b69fdf
+#   text hash     4f6d93e9e3defcdf
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  e472f9a70ab16598
-#   text hash     f918d5eb8bd1a9d9
+#   content hash  7562d9da65b69fdf
+#   text hash     02d099f3365f79f6
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

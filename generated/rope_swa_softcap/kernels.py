@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0f35be93c4057246
-#   text hash     5264d02284d03909
+#   content hash  85a2b73ef592498d
+#   text hash     a5de8fd67b75f143
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernels: Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 
@@ -183,7 +183,7 @@ def forward(
                 BLOCK_DV, PRECISION, mixed=mixed
             )  # fmt: skip
     else:
-        # a branch between products of this width makes the assembler serialize them: mixed tiles have a loop of their own
+        # a branch between products of this width costs more than a loop that mixed tiles have to themselves
         left = full_first - first
         for i in tl.range(0, left + last - full_last):
             k_start = tl.where(i < left, first + i, full_last + i - left) * BLOCK_N

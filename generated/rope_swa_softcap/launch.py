@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0f35be93c4057246
-#   text hash     358f51aed4220ea0
+#   content hash  85a2b73ef592498d
+#   text hash     b248e5a3be365d51
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

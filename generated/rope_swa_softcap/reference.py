@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0f35be93c4057246
-#   text hash     7800e1c548d7b717
+#   content hash  85a2b73ef592498d
+#   text hash     fedd47afea2311dd
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  83cb2f7b3dc5858d
-#   text hash     f4342e05a591a3cd
+#   content hash  017ec5128d7f30bf
+#   text hash     5de51b02dcf2793d
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

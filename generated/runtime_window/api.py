@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  83cb2f7b3dc5858d
-#   text hash     db8cf1ab72f0a4c4
+#   content hash  017ec5128d7f30bf
+#   text hash     1736216778d096f1
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

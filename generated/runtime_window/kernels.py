@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  83cb2f7b3dc5858d
-#   text hash     cd3b793f533506e4
+#   content hash  017ec5128d7f30bf
+#   text hash     96bf8bd148ef0952
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernels: Causal attention to the most recent keys, as many as each call says.
 
@@ -171,7 +171,7 @@ def forward(
                 BLOCK_DV, PRECISION, mixed=mixed
             )  # fmt: skip
     else:
-        # a branch between products of this width makes the assembler serialize them: mixed tiles have a loop of their own
+        # a branch between products of this width costs more than a loop that mixed tiles have to themselves
         left = full_first - first
         for i in tl.range(0, left + last - full_last):
             k_start = tl.where(i < left, first + i, full_last + i - left) * BLOCK_N

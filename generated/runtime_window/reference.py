@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  83cb2f7b3dc5858d
-#   text hash     fa0ac3fd13b5ef0f
+#   content hash  017ec5128d7f30bf
+#   text hash     1a0b0fef6cd262ca
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  dfff5726ec03853d
-#   text hash     8b77f44f5e4b755a
+#   content hash  b663d0143ae9ce47
+#   text hash     21bd1a65d01f39e4
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  dfff5726ec03853d
-#   text hash     42900ead5fc1c5a4
+#   content hash  b663d0143ae9ce47
+#   text hash     464042356ab41e3b
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  dfff5726ec03853d
-#   text hash     a9a0e5166eeb2318
+#   content hash  b663d0143ae9ce47
+#   text hash     788b4010c54c7c38
 #   render with   attnforge render specs/shaw.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  dfff5726ec03853d
-#   text hash     194dc117c95faeb5
+#   content hash  b663d0143ae9ce47
+#   text hash     f5092c1ae6476feb
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

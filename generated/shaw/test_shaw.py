@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  dfff5726ec03853d
-#   text hash     4fcb24438b0d8ccf
+#   content hash  b663d0143ae9ce47
+#   text hash     60f764c636ecf59c
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4862e3b8beacb43d
-#   text hash     39ca08663aa9062b
+#   content hash  4976edbb26590cea
+#   text hash     5ca3240818f35f06
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4862e3b8beacb43d
-#   text hash     554c16a65ec94f13
+#   content hash  4976edbb26590cea
+#   text hash     e4ba7e57282b8daa
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4862e3b8beacb43d
-#   text hash     dd4606e07bdd9c86
+#   content hash  4976edbb26590cea
+#   text hash     a5222b2bcf29379f
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernels: Causal attention to the 1024 most recent keys.
 
@@ -171,7 +171,7 @@ def forward(
                 BLOCK_DV, PRECISION, mixed=mixed
             )  # fmt: skip
     else:
-        # a branch between products of this width makes the assembler serialize them: mixed tiles have a loop of their own
+        # a branch between products of this width costs more than a loop that mixed tiles have to themselves
         left = full_first - first
         for i in tl.range(0, left + last - full_last):
             k_start = tl.where(i < left, first + i, full_last + i - left) * BLOCK_N

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4862e3b8beacb43d
-#   text hash     233fda9888b21dd6
+#   content hash  4976edbb26590cea
+#   text hash     8e390a7489df8446
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

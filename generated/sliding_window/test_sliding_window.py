@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4862e3b8beacb43d
-#   text hash     1f142c28c690b0eb
+#   content hash  4976edbb26590cea
+#   text hash     1f2a41ac519d5e92
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

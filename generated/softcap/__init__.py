@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3012698db66cb8e0
-#   text hash     1212b5c2452d96ed
+#   content hash  7408e647b8782af7
+#   text hash     6429dfaf117b73d9
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

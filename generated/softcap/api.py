@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3012698db66cb8e0
-#   text hash     46588d0c2f9ae625
+#   content hash  7408e647b8782af7
+#   text hash     8bb253b54feb149b
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

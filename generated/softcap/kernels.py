@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3012698db66cb8e0
-#   text hash     214b06e3149109f7
+#   content hash  7408e647b8782af7
+#   text hash     dbc8f3919f33e208
 #   render with   attnforge render specs/softcap.yaml
 """The kernels: Causal attention with scores capped smoothly at 30.
 
@@ -182,7 +182,7 @@ def forward(
                 BLOCK_DV, PRECISION, mixed=mixed
             )  # fmt: skip
     else:
-        # a branch between products of this width makes the assembler serialize them: mixed tiles have a loop of their own
+        # a branch between products of this width costs more than a loop that mixed tiles have to themselves
         for i in tl.range(full_last, last):
             k_start = i * BLOCK_N
             acc, m, l = attend(

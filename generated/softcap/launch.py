@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3012698db66cb8e0
-#   text hash     45290c7b653ee611
+#   content hash  7408e647b8782af7
+#   text hash     b412f794de28504b
 #   render with   attnforge render specs/softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

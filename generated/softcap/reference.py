@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3012698db66cb8e0
-#   text hash     25ba2aef6c0302f9
+#   content hash  7408e647b8782af7
+#   text hash     d37f996f1e12f563
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

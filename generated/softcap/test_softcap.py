@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3012698db66cb8e0
-#   text hash     932bc3df6bf65b12
+#   content hash  7408e647b8782af7
+#   text hash     b8cab206aa54cf7b
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

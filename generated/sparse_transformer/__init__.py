@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  9fbdc27a2a1a3248
-#   text hash     a5d69030736c2118
+#   content hash  07add56b49e0cee2
+#   text hash     2f03b1d6943f6f3f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

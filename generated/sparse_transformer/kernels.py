@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  9fbdc27a2a1a3248
-#   text hash     1fb1881dd31849e8
+#   content hash  07add56b49e0cee2
+#   text hash     8915d9faa415a5d8
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernels: Causal attention to a query's own 128 keys and to the last 8 of every 128.
 
@@ -181,7 +181,7 @@ def forward(
                 BLOCK_DV, PRECISION, mixed=mixed
             )  # fmt: skip
     else:
-        # a branch between products of this width makes the assembler serialize them: mixed tiles have a loop of their own
+        # a branch between products of this width costs more than a loop that mixed tiles have to themselves
         left = full_first - first
         for i in tl.range(0, left + last - full_last):
             k_start = tl.where(i < left, first + i, full_last + i - left) * BLOCK_N

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  9fbdc27a2a1a3248
-#   text hash     4f95d11a5ef46e99
+#   content hash  07add56b49e0cee2
+#   text hash     f1c60bd5cb61b973
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  9fbdc27a2a1a3248
-#   text hash     60b79f807040669e
+#   content hash  07add56b49e0cee2
+#   text hash     681ee93e75495169
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  9fbdc27a2a1a3248
-#   text hash     0f0aa8f170a9a4fc
+#   content hash  07add56b49e0cee2
+#   text hash     ae1f3003ac14aa7d
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

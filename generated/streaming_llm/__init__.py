@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ce115fe9dd9b7b7f
-#   text hash     86f84b7d31c67e96
+#   content hash  10f18e93f25969f3
+#   text hash     770c21eeb0ed9f4f
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ce115fe9dd9b7b7f
-#   text hash     5be920e58e12c7ec
+#   content hash  10f18e93f25969f3
+#   text hash     cecbe0c53395d690
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ce115fe9dd9b7b7f
-#   text hash     3e343798bf442544
+#   content hash  10f18e93f25969f3
+#   text hash     70121697ba8fac67
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernels: Causal attention to the 1024 most recent keys and to the first four.
 
@@ -184,7 +184,7 @@ def forward(
                     BLOCK_DV, PRECISION, mixed=mixed
                 )  # fmt: skip
         else:
-            # a branch between products of this width makes the assembler serialize them: mixed tiles have a loop of their own
+            # a branch between products of this width costs more than a loop that mixed tiles have to themselves
             left = full_first - first
             for i in tl.range(0, left + last - full_last):
                 k_start = tl.where(i < left, first + i, full_last + i - left) * BLOCK_N

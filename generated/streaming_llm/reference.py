@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ce115fe9dd9b7b7f
-#   text hash     3a541f67bcf3ffe9
+#   content hash  10f18e93f25969f3
+#   text hash     627c93458c9f3d94
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ce115fe9dd9b7b7f
-#   text hash     b5c3fc86b690cc3d
+#   content hash  10f18e93f25969f3
+#   text hash     fbee805db1eec0e9
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

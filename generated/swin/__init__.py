@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  11fd2bdcf8d9c83d
-#   text hash     964cba61b38bcab4
+#   content hash  2a6a744c7b947373
+#   text hash     cf8d8ab2a0b4b434
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  11fd2bdcf8d9c83d
-#   text hash     fe5a235d9ad4ad2f
+#   content hash  2a6a744c7b947373
+#   text hash     95bfea3da107c3b4
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  11fd2bdcf8d9c83d
-#   text hash     3f0a8a9d6b947dbf
+#   content hash  2a6a744c7b947373
+#   text hash     3cb632f606347ffc
 #   render with   attnforge render specs/swin.yaml
 """The kernels: Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  11fd2bdcf8d9c83d
-#   text hash     6532f9d35ee9937c
+#   content hash  2a6a744c7b947373
+#   text hash     334f00b8d3c4d609
 #   render with   attnforge render specs/swin.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  11fd2bdcf8d9c83d
-#   text hash     a4b6a0e2dde3b358
+#   content hash  2a6a744c7b947373
+#   text hash     68bc40541fbfdc38
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1cda62b1803375cc
-#   text hash     1b7d79457455c355
+#   content hash  750e8c3fe507bb21
+#   text hash     029cfd84af2eb22e
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1cda62b1803375cc
-#   text hash     06204baac7b3fdee
+#   content hash  750e8c3fe507bb21
+#   text hash     d36d107d13ffedfa
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a17248a186d292e0
-#   text hash     a574ac6593ea86ec
+#   content hash  b64d6a273eb68c6a
+#   text hash     aec4e9cdac15217b
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a17248a186d292e0
-#   text hash     3643fd7ae6d8495e
+#   content hash  b64d6a273eb68c6a
+#   text hash     7f4792b7358d50b7
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a17248a186d292e0
-#   text hash     79ec3dea93b91d45
+#   content hash  b64d6a273eb68c6a
+#   text hash     0e4bdb9e8438374d
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a17248a186d292e0
-#   text hash     be069e4750f1e69a
+#   content hash  b64d6a273eb68c6a
+#   text hash     d15e5866a27dd1c4
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

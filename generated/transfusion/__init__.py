@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e464c44611d619e8
-#   text hash     ce422dc81a58c21d
+#   content hash  86c4a3509d7869c7
+#   text hash     0cc605b698d6a276
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

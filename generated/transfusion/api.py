@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e464c44611d619e8
-#   text hash     3de46f5055911519
+#   content hash  86c4a3509d7869c7
+#   text hash     bc7f802606646665
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e464c44611d619e8
-#   text hash     3722a7326da75e8b
+#   content hash  86c4a3509d7869c7
+#   text hash     bcc2b46399fb1f17
 #   render with   attnforge render specs/transfusion.yaml
 """The kernels: Causal attention in which the patches of one image see each other.
 
@@ -286,7 +286,7 @@ def forward(
                 image_stride_token, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed
             )  # fmt: skip
     else:
-        # a branch between products of this width makes the assembler serialize them: mixed tiles have a loop of their own
+        # a branch between products of this width costs more than a loop that mixed tiles have to themselves
         left = full_first - first
         for i in tl.range(0, left + last - full_last):
             k_start = tl.where(i < left, first + i, full_last + i - left) * BLOCK_N

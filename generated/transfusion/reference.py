@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e464c44611d619e8
-#   text hash     178cacef6287d244
+#   content hash  86c4a3509d7869c7
+#   text hash     485ccd90ef5027d3
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f203817afa3bf155
-#   text hash     7f93f2b8950bb3fc
+#   content hash  cac8fe3c91329376
+#   text hash     9121c155c5614fe3
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

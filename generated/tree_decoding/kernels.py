@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f203817afa3bf155
-#   text hash     330c0e6b70a53a35
+#   content hash  cac8fe3c91329376
+#   text hash     5fafc5529875b492
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernels: A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f203817afa3bf155
-#   text hash     9c585331c31360bf
+#   content hash  cac8fe3c91329376
+#   text hash     a36c0ba939ba51f5
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f203817afa3bf155
-#   text hash     0e210476f843cfd2
+#   content hash  cac8fe3c91329376
+#   text hash     985446221238b14e
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f203817afa3bf155
-#   text hash     3b3ab15f4f86f5a4
+#   content hash  cac8fe3c91329376
+#   text hash     2bce6f717e7c0ea1
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

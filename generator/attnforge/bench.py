@@ -167,7 +167,9 @@ def _row(name: str, function: Callable[[], Any], call: Call, backward: bool) -> 
         if backward:
             upstream = torch.randn_like(out)
             gradient = torch.autograd.grad
-            found["backward_ms"] = milliseconds(lambda: gradient(out, wanted, upstream, retain_graph=True, allow_unused=True))
+            found["backward_ms"] = milliseconds(
+                lambda: gradient(out, wanted, upstream, retain_graph=True, allow_unused=True)
+            )
             del out
             found["both_mib"] = _peak(lambda: gradient(function(), wanted, upstream, allow_unused=True))
     except Exception as error:
@@ -186,7 +188,7 @@ def _told(error: Exception) -> str:
 
 
 def milliseconds(function: Callable[[], object], warmup: int = 200, rep: int = 100) -> float:
-    """The median in milliseconds; a GPU that comes from idling runs a tenth faster for a while, so it is heated first."""
+    """The median in milliseconds; a GPU that comes from idling runs faster for a while, so it is heated first."""
     from triton.testing import do_bench
 
     return float(do_bench(function, warmup=warmup, rep=rep, return_mode="median"))

@@ -44,7 +44,7 @@ class Faces:
 
     @property
     def described(self) -> bool:
-        """Whether the dkv kernel reads the LSE and delta by descriptors: a packed sequence may begin where none reads."""
+        """Whether dkv reads the LSE and delta by descriptors: a packed sequence may begin where none reads."""
         return self.spec.algorithm.backward and not self.spec.packed
 
     def values(self, x: str) -> str:

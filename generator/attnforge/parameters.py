@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-
 _LOADED = ("tiles", "rows")
 
 
@@ -13,7 +12,8 @@ class Parameter:
     """What a kernel takes, and the launcher's text for it."""
 
     name: str
-    type: str  # tiles, rows (values, one for each row), *T (pointer to elements as q has them), *fp32, *i32, *i1, i32, fp32, constexpr
+    # tiles, rows (a value of each), *T (pointer to elements as q has them), *fp32, *i32, *i1, i32, fp32, constexpr
+    type: str
     given: str
     block: tuple[str, ...] = ()  # rows and columns of tiles; of rows, how many
     own: bool = False  # a whole number that each call gives anew, beside floats and tensors

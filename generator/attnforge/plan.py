@@ -96,6 +96,11 @@ class Plan:
         return _weight(self.spec, self.by_query) != "heavy"
 
     @property
+    def widest(self) -> int:
+        """The columns of v up to which the forward pass has one loop: by a clock, and by what the assembler makes of it."""
+        return 64 if _weight(self.spec, self.by_query) == "rows" else 128
+
+    @property
     def totals(self) -> tuple[str, ...]:
         """The learned inputs without an axis of rows: their gradients are a few sums over all of them."""
         rows = {r.input.name for r in self.learned if r.input.rows}

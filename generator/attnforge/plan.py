@@ -97,7 +97,7 @@ class Plan:
 
     @property
     def widest(self) -> int:
-        """The columns of v up to which the forward pass has one loop: by a clock, and by what the assembler makes of it."""
+        """The columns of v up to which the forward pass has one loop, as a clock and the assembler have it."""
         return 64 if _weight(self.spec, self.by_query) == "rows" else 128
 
     @property

@@ -2,7 +2,7 @@
 #
 #   made from     specs/gemma2_local.yaml
 #   content hash  5818b528471b8778
-#   text hash     b3b696a3f45f6407
+#   text hash     0b15324a3a695153
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernels: The local layers of Gemma 2, with a window and capped scores.
 
@@ -220,7 +220,7 @@ def learn_from_queries(
     score = tl.dot(k_tile, q_tile.T, input_precision=PRECISION) * scale  # [BLOCK_N, BLOCK_M]
     # softcap
     part0 = tanh(score / 50.0)
-    slope0 = tl.broadcast_to(1.0 - part0 * part0, score.shape)
+    slope0 = 1.0 - part0 * part0
     score = 50.0 * part0
     lse = load_rows(lse_rows, row_base, q_start, q_len, BLOCK_M)
     delta = load_rows(delta_rows, row_base, q_start, q_len, BLOCK_M)
@@ -285,7 +285,7 @@ def learn_from_keys(
     score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION) * scale  # [BLOCK_M, BLOCK_N]
     # softcap
     part0 = tanh(score / 50.0)
-    slope0 = tl.broadcast_to(1.0 - part0 * part0, score.shape)
+    slope0 = 1.0 - part0 * part0
     score = 50.0 * part0
     dp = tl.dot(dout_tile, v_tile.T, input_precision=PRECISION)
     p = tl.exp2(score * LOG2E - lse[:, None])

@@ -2,7 +2,7 @@
 #
 #   made from     specs/kerple.yaml
 #   content hash  7b99fbca8799b005
-#   text hash     27768e2369f06d6e
+#   text hash     119f0fffb20d7195
 #   render with   attnforge render specs/kerple.yaml
 """The kernels: Causal attention that falls with the logarithm of the distance, at a learned rate.
 
@@ -284,8 +284,8 @@ def learn_from_keys(
     part1 = q_pos[:, None] - k_pos[None, :]
     part2 = 1 + softplus(width) * part1
     part3 = tl.log(part2)
-    slope0_1 = tl.broadcast_to(-(tl.sigmoid(decay) * part3), score.shape)
-    slope0_2 = tl.broadcast_to(-(part0 * (tl.sigmoid(width) * part1 / part2)), score.shape)
+    slope0_1 = -(tl.sigmoid(decay) * part3)
+    slope0_2 = -(part0 * (tl.sigmoid(width) * part1 / part2))
     score = score - part0 * part3
     dp = tl.dot(dout_tile, v_tile.T, input_precision=PRECISION)
     p = tl.exp2(score * LOG2E - lse[:, None])

@@ -2,7 +2,7 @@
 #
 #   made from     specs/softcap.yaml
 #   content hash  7408e647b8782af7
-#   text hash     dbc8f3919f33e208
+#   text hash     2dc3591ca407db60
 #   render with   attnforge render specs/softcap.yaml
 """The kernels: Causal attention with scores capped smoothly at 30.
 
@@ -218,7 +218,7 @@ def learn_from_queries(
     score = tl.dot(k_tile, q_tile.T, input_precision=PRECISION) * scale  # [BLOCK_N, BLOCK_M]
     # softcap
     part0 = tanh(score / 30.0)
-    slope0 = tl.broadcast_to(1.0 - part0 * part0, score.shape)
+    slope0 = 1.0 - part0 * part0
     score = 30.0 * part0
     lse = load_rows(lse_rows, row_base, q_start, q_len, BLOCK_M)
     delta = load_rows(delta_rows, row_base, q_start, q_len, BLOCK_M)
@@ -282,7 +282,7 @@ def learn_from_keys(
     score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION) * scale  # [BLOCK_M, BLOCK_N]
     # softcap
     part0 = tanh(score / 30.0)
-    slope0 = tl.broadcast_to(1.0 - part0 * part0, score.shape)
+    slope0 = 1.0 - part0 * part0
     score = 30.0 * part0
     dp = tl.dot(dout_tile, v_tile.T, input_precision=PRECISION)
     p = tl.exp2(score * LOG2E - lse[:, None])

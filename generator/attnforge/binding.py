@@ -6,7 +6,7 @@ import math
 import re
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from . import calculus, printers
 from .expression import Node
@@ -58,6 +58,16 @@ class Term:
     sums: tuple[tuple[Sum, Slope], ...]
 
 
+class _Shared(NamedTuple):
+    """A score term's value and slopes over what they share."""
+
+    parts: list[tuple[str, Node]]  # what is named, in order
+    value: Node
+    slopes: list[Node]  # by the score, then by what is wanted
+    reaches: list[frozenset[str]]  # the sides along which each slope differs inside a tile
+    wanted: tuple[Sum, ...]
+
+
 @dataclass(frozen=True)
 class View(Reader):
     """The terms of a spec as one kernel reads them; `pair` is the leaf whose gradient alone it works out, if any."""
@@ -99,15 +109,15 @@ class View(Reader):
         return tuple(s for s in self.learned if s.leaf.form == "entry")
 
     @cached_property
-    def _shared(self) -> tuple[tuple[list[tuple[str, Node]], list[Node], tuple[Sum, ...]], ...]:
-        """For each score term: what is named of it, its value and slopes over that, and what the slopes are for."""
+    def _shared(self) -> tuple[_Shared, ...]:
+        """What is worked out for each score term."""
         found = []
         for term in self.spec.scores:
             nodes = {n: self.leaf(n) for n in term.score.walk() if n.op == "input"}
             wanted = {n: Sum(leaf) for n, leaf in nodes.items() if Sum(leaf) in self.learned}
             slopes = [calculus.simplify(calculus.derivative(term.score, x)) for x in (SCORE, *wanted)]
             parts, roots = calculus.share([self._value(term), *map(self.beside_tiles, slopes)], self._fresh("part"))
-            found.append((parts, roots, tuple(wanted.values())))
+            found.append(_Shared(parts, roots[0], roots[1:], [self.reach(s) for s in slopes], tuple(wanted.values())))
         return tuple(found)
 
     @cached_property
@@ -116,32 +126,35 @@ class View(Reader):
         taken = 0
         terms = []
         for i, term in enumerate(self.spec.scores):
-            parts, (value, *slopes), wanted = self._shared[i]
-            names = {old: f"{self._fresh('part')}{taken + j}" for j, (old, _) in enumerate(parts)}
-            taken += len(parts)
-            before = [(names[old], _renamed(node, names)) for old, node in parts]
+            shared = self._shared[i]
+            names = {old: f"{self._fresh('part')}{taken + j}" for j, (old, _) in enumerate(shared.parts)}
+            taken += len(shared.parts)
+            before = [(names[old], self.text(_renamed(node, names))) for old, node in shared.parts]
             named: list[Slope] = []
             guarded: list[str] = []
-            for j, slope in enumerate(_renamed(node, names) for node in slopes):
+            for j, (node, reach) in enumerate(zip(shared.slopes, shared.reaches, strict=True)):
+                slope = _renamed(node, names)
                 if slope.op == "num" and slope.value in (1, -1):
                     named.append(Slope(None, "+" if slope.value == 1 else "-"))
                 elif slope.op == "neg" and slope.args[0] == Node("num", value=1.0):
                     named.append(Slope(None, "-"))
                 else:
                     name = f"{self._fresh('slope')}{i}" + (f"_{j}" if j else "")
-                    before.append((name, slope))
+                    text = self.text(slope)
+                    if reach and not _finite(slope):
+                        guarded.append(name)
+                        # the branch that masks a value must not change its shape
+                        text = text if reach == {"q", "k"} else f"tl.broadcast_to({text}, score.shape)"
+                    before.append((name, text))
                     named.append(Slope(name))
-                    guarded += [name] if self._varies(slope) and not _finite(slope) else []
-            texts = ((name, self.text(node)) for name, node in before)
             terms.append(
                 Term(
                     label(term.label),
-                    # a branch that masks a value must not change its shape
-                    tuple((n, f"tl.broadcast_to({x}, score.shape)" if n in guarded else x) for n, x in texts),
+                    tuple(before),
                     tuple(guarded),
-                    self.text(_renamed(value, names)),
+                    self.text(_renamed(shared.value, names)),
                     named[0],
-                    tuple(zip(wanted, named[1:], strict=True)),
+                    tuple(zip(shared.wanted, named[1:], strict=True)),
                 )
             )
         return tuple(terms)
@@ -205,15 +218,6 @@ class View(Reader):
             stem += "_"
         return stem
 
-    def _varies(self, node: Node) -> bool:
-        """Whether a value differs inside a tile."""
-        return any(
-            n.op == "local"
-            or (n.op == "var" and n.value in ("q", "k", "score"))
-            or (n.op == "input" and bool(self.extent(self.leaf(n))))
-            for n in node.walk()
-        )
-
     def idle(self, total: Sum) -> bool:
         """Whether a row's sum is 0 but for a gradient of the LSE: the softmax forgets what a row's scores share."""
         if self.spec.sink or total.leaf.side != "q":
@@ -236,8 +240,8 @@ class View(Reader):
         """The functions that the terms' text calls, slopes included."""
         nodes = [*(self._value(term) for term in self.spec.scores), *self.nodes]
         nodes += [given.default for given in self.spec.inputs if given.default is not None]
-        for parts, roots, _ in self._shared if self.spec.algorithm.backward else ():
-            nodes += [*(node for _, node in parts), *roots]
+        for shared in self._shared if self.spec.algorithm.backward else ():
+            nodes += [*(node for _, node in shared.parts), shared.value, *shared.slopes]
         return printers.triton_helpers(nodes)
 
 

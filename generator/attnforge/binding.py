@@ -44,6 +44,14 @@ class Slope:
 
     text: str | None
     sign: Literal["+", "-"] = "+"
+    thin: bool = False  # a value for several scores, that may be NaN or infinite where the mask hides one of them
+
+    @property
+    def product(self) -> str:
+        """Text of what becomes of the score's gradient, but for the sign."""
+        if self.text is None:
+            return "ds"
+        return f"tl.where(p != 0, ds * {self.text}, 0.0)" if self.thin else f"ds * {self.text}"
 
 
 @dataclass(frozen=True)
@@ -52,7 +60,7 @@ class Term:
 
     label: str
     before: tuple[tuple[str, str], ...]  # named values, in order
-    guarded: tuple[str, ...]  # those of them that may be NaN or infinite where the mask hides the score
+    guarded: tuple[str, ...]  # those of them, one for each score, that may be NaN or infinite where the mask hides it
     value: str
     slope: Slope
     sums: tuple[tuple[Sum, Slope], ...]
@@ -140,13 +148,10 @@ class View(Reader):
                     named.append(Slope(None, "-"))
                 else:
                     name = f"{self._fresh('slope')}{i}" + (f"_{j}" if j else "")
-                    text = self.text(slope)
-                    if reach and not _finite(slope):
-                        guarded.append(name)
-                        # the branch that masks a value must not change its shape
-                        text = text if reach == {"q", "k"} else f"tl.broadcast_to({text}, score.shape)"
-                    before.append((name, text))
-                    named.append(Slope(name))
+                    before.append((name, self.text(slope)))
+                    wild = bool(reach) and not _finite(slope)
+                    named.append(Slope(name, thin=wild and reach != {"q", "k"}))
+                    guarded += [name] if wild and not named[-1].thin else []
             terms.append(
                 Term(
                     label(term.label),
@@ -182,14 +187,14 @@ class View(Reader):
             for total, slope in term.sums:
                 lines += self._added(total, slope)
             if term.slope.text:
-                lines.append(f"ds = ds * {term.slope.text}")
+                lines.append(f"ds = {term.slope.product}")
             elif term.slope.sign == "-":
                 lines.append("ds = -ds")
         return tuple(lines)
 
     def _added(self, total: Sum, slope: Slope) -> list[str]:
         """The statements that add a step's share to a gradient."""
-        leaf, share = total.leaf, f"ds * {slope.text}" if slope.text else "ds"
+        leaf, share = total.leaf, slope.product
         if leaf.form == "pair":
             return [f"{total.name} {slope.sign}= {share}"]
         # nothing where the gradient is not wanted

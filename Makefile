@@ -10,12 +10,13 @@ NEWEST := .venv-newest
 SMALL := tests/test_printers.py tests/test_reference.py generated/rope_swa_softcap
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docs test gpu-test floor-test newest-test clean
+.PHONY: help demo docs bench test gpu-test floor-test newest-test clean
 
 help:
 	@echo "make demo         render a variant and hold it against its reference, forward and backward"
 	@echo "make test         all that needs no GPU: style, types, generated files up to date, tests"
 	@echo "make gpu-test     the generated suites on a GPU; needs torch, triton and pytest, installs nothing"
+	@echo "make bench        measure the recorded set on a GPU, and write docs/measurements.md; installs nothing"
 	@echo "make docs         write docs/reference.md and docs/variants again"
 	@echo "make floor-test   part of the tests with the oldest triton; make newest-test: with the newest"
 
@@ -42,6 +43,10 @@ test: $(STAMP)
 	$(BIN)/python -m pytest -n $(WORKERS) tests
 	$(BIN)/python -m pytest -n $(WORKERS) generated -k test_values
 	$(BIN)/python -m pytest -n $(WORKERS) $(CORE:%=generated/%) -k 'not test_values'
+
+# SETS="variants rope" measures these alone
+bench:
+	$(PYTHON) benchmarks/record.py $(SETS)
 
 gpu-test:
 	$(PYTHON) -m pytest generated tests/test_gpu.py

@@ -2,7 +2,7 @@
 #
 #   made from     specs/flash1.yaml
 #   content hash  405d001ebe044285
-#   text hash     6c80bec46cb7795a
+#   text hash     c00836746d24f977
 #   render with   attnforge render specs/flash1.yaml
 """Launches the kernels as operators that PyTorch can compile."""
 
@@ -32,7 +32,7 @@ HALF = {
     "sm_80": {
         "forward": {
             64: ((128, 64, 4, 3), (128, 64, 4, 2), (64, 64, 4, 2), (32, 32, 4, 1)),
-            128: ((128, 64, 8, 3), (128, 64, 8, 2), (64, 32, 4, 2), (32, 32, 4, 1)),
+            128: ((64, 64, 8, 2), (64, 32, 4, 2), (32, 32, 4, 1)),
             256: ((64, 64, 8, 2), (64, 64, 8, 1), (64, 32, 8, 1), (32, 32, 4, 1), (32, 16, 4, 1)),
         },
     },

@@ -115,15 +115,15 @@ class Faces:
             "v_tile",
             "q_desc",
             "dout_desc",
-            self.values("lse"),
-            self.values("delta"),
+            *map(self.values, ("lse", "delta")),
             "row_base",
         )
+        kind = "rows" if self.described else "*fp32"
         return Kernel(
             "backward_dkv",
             (
                 *self._operands("q_desc", "k_desc", "v_desc", "dout_desc"),
-                *(Parameter(self.values(x), "rows" if self.described else "*fp32", x, ("BLOCK_M",)) for x in _VALUES),
+                *(Parameter(self.values(x), kind, x, ("BLOCK_M",)) for x in ("lse", "delta")),
                 Parameter("dk_ptr", "*T", "dk", written=True),
                 Parameter("dv_ptr", "*T", "dv", written=True),
                 *self._sizes(),
@@ -390,7 +390,6 @@ class Faces:
         return found
 
 
-_VALUES = ("lse", "delta")  # of each query
 _TILED = ("BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "PRECISION")
 _CONSTANTS = {
     "D": "q.shape[-1]",

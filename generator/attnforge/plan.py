@@ -89,10 +89,7 @@ class Plan:
 
     @property
     def joined(self) -> bool:
-        """Whether mixed and full tiles share a loop, the mask under a branch.
-
-        Where terms load or draw something for each score, the branch would make the assembler serialize the products.
-        """
+        """Whether mixed and full tiles share a loop, the mask under a branch that the assembler has to live with."""
         return _weight(self.spec, self.by_query) != "heavy"
 
     @property

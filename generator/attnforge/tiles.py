@@ -74,7 +74,7 @@ WEIGHTS: tuple[Weight, ...] = get_args(Weight)  # each builds on the one before
 def tables(weight: Weight, packed: bool = False, algorithm: str = "") -> Tables:
     """The tables that come with the generator; packed sequences and earlier algorithms have some rows of their own."""
     found = yaml.safe_load((Path(__file__).parent / "tiles.yaml").read_text(encoding="utf-8"))
-    layers = (*WEIGHTS[: WEIGHTS.index(weight) + 1], "packed" if packed else "", algorithm)
+    layers = (*WEIGHTS[: WEIGHTS.index(weight) + 1], *(("packed", f"packed_{weight}") if packed else ()), algorithm)
     return Tables(
         {arch: _table(given, layers) for arch, given in found["half"].items()}, _table(found["single"], layers)
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -110,6 +111,27 @@ def test_every_table_falls_back_to_little_shared_memory() -> None:
 
 def made(spills: int = 0, shared: int = 1024, warnings: tuple[str, ...] = ()) -> Made:
     return Made(128, spills, shared, 128, {}, warnings)
+
+
+def test_the_best_are_timed_again_in_turns() -> None:
+    tried = [Tile(64, 64, 4, stages) for stages in range(1, 8)]
+    first = [0.5, 0.9, 0.6, 0.7, 0.8, 0.95, 1.5]  # the first one met a cold GPU, the last one alone spills nothing
+    trials = [Trial(x, made(spills=0 if x == tried[-1] else 9), "", ms) for x, ms in zip(tried, first, strict=True)]
+    trials.append(Trial(Tile(32, 32, 4, 1), None, "does not fit"))
+    order: list[Tile] = []
+
+    class Runner:
+        def timed(self, _: str, trial: Trial) -> Trial:
+            order.append(trial.tile)
+            settled = 0.75 if trial.tile == tried[0] else trial.ms
+            return dataclasses.replace(trial, ms=settled)
+
+    search = object.__new__(tuning.Search)
+    object.__setattr__(search, "runner", Runner())
+    found = {trial.tile: trial.ms for trial in search.again("forward", trials)}
+    assert order[:6] == order[6:12] == [tried[i] for i in (0, 2, 3, 4, 1, 6)]
+    assert found[tried[0]] == 0.75 and found[tried[2]] == 0.6 and found[tried[6]] == 1.5
+    assert found[tried[5]] is None and found[Tile(32, 32, 4, 1)] is None
 
 
 def trial(ms: float | None, spills: int = 0, why: str = "") -> Trial:

@@ -57,6 +57,9 @@ def candidates(kernel: str) -> Iterator[Tile]:
     """The tiles that are tried for a kernel."""
     for own, other, warps, stages in itertools.product(_OWN, _OTHER, _WARPS, _STAGES):
         yield Tile(*((other, own) if kernel == "backward_dkv" else (own, other)), warps, stages)
+    if kernel != "backward_dkv":
+        # read keys and values half as often, with all of a multiprocessor's registers
+        yield from (Tile(256, other, 8, stages) for other in _OTHER[:2] for stages in _STAGES[1:])
 
 
 def chosen(trials: Iterable[Trial]) -> Trial | None:

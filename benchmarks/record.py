@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attnforge import bench, calls, given, plan, plots
+from attnforge import bench, calls, given, markdown, plan, plots
 from attnforge.bench import Machine, Result
 from attnforge.calls import Sizes
 
@@ -119,54 +119,58 @@ slower. What was tried and did not pay is in [the notes](../benchmarks/NOTES.md)
 """
 
 
+def recorded() -> Iterator[tuple[str, Machine, list[Result]]]:
+    """The sets that are recorded."""
+    for name in SETS:
+        record = RESULTS / f"{name}.json"
+        if record.exists():
+            yield name, *bench.read(record.read_text(encoding="utf-8"))
+
+
+def picture(name: str) -> Path:
+    """Where a set's picture stands."""
+    return DOCS / "pictures" / f"bench_{name}.png"
+
+
 def page() -> str:
     """What docs/measurements.md says."""
     parts = [INTRODUCTION]
-    for name, one in SETS.items():
-        record = RESULTS / f"{name}.json"
-        if record.exists():
-            machine, results = bench.read(record.read_text())
-            parts.append(f"\n## {one.title}\n\n{machine.device}, torch {machine.torch}, triton {machine.triton}.\n")
-            parts += [_table(title, group) for title, group in plots.grouped(results).items()]
-            if (DOCS / "pictures" / f"bench_{name}.png").exists():
-                parts.append(f"\n![{one.title}: speed and memory by length](pictures/bench_{name}.png)\n")
+    for name, machine, results in recorded():
+        title = SETS[name].title
+        parts.append(f"\n## {title}\n\n{machine.device}, torch {machine.torch}, triton {machine.triton}.\n")
+        parts += [_table(variant, group) for variant, group in plots.grouped(results).items()]
+        if picture(name).exists():
+            parts.append(f"\n![{title}: speed and memory by length](pictures/{picture(name).name})\n")
     record = RESULTS / "rope_outside.json"
     if record.exists():
         rows = json.loads(record.read_text())
-        parts.append(f"\n## RoPE inside and outside, milliseconds\n\n{_lines([list(rows[0]), *map(_told, rows)])}")
+        table = markdown.table(list(rows[0]), map(_told, rows))
+        parts.append(f"\n## RoPE inside and outside, milliseconds\n\n{table}\n")
     return "".join(parts)
 
 
 def _table(title: str, group: Sequence[Result]) -> str:
     """One variant, a line for each length."""
     names = list(dict.fromkeys(row.name for r in group for row in r.rows[1:] if row.forward_ms is not None))
-    lines = [["queries x keys", "forward ms", "TFLOP/s", "backward ms", "TFLOP/s", "MiB", *names]]
+    lines: list[list[str]] = []
     for r in group:
         ours, rows = r.rows[0], {row.name: row for row in r.rows}
         speeds = r.teraflops(ours)
         cells = [f"{r.sizes.q_len} x {r.sizes.k_len}"]
         for ms, speed in zip((ours.forward_ms, ours.backward_ms), speeds, strict=True):
-            cells += [_cell(ms, ".3f"), _cell(speed, ".0f")]
-        cells.append(_cell(ours.both_mib if ours.both_mib is not None else ours.forward_mib, ".1f"))
+            cells += [bench.cell(ms, ".3f"), bench.cell(speed, ".0f")]
+        cells.append(bench.cell(ours.both_mib if ours.both_mib is not None else ours.forward_mib, ".1f"))
         for name in names:
             row = rows.get(name)
             pairs = ((row.forward_ms, ours.forward_ms), (row.backward_ms, ours.backward_ms)) if row else ()
             cells.append(" / ".join(f"{x / own:.2f}" for x, own in pairs if x and own))
         lines.append(cells)
-    return f"\n**{' '.join(title.split())}**\n\n{_lines(lines)}"
+    header = ["queries x keys", "forward ms", "TFLOP/s", "backward ms", "TFLOP/s", "MiB", *names]
+    return f"\n**{' '.join(title.split())}**\n\n{markdown.table(header, lines)}\n"
 
 
 def _told(row: dict[str, float]) -> list[str]:
     return [f"{x:g}" if name == "T" else f"{x:.3f}" for name, x in row.items()]
-
-
-def _cell(value: float | None, style: str) -> str:
-    return "" if value is None else f"{value:{style}}"
-
-
-def _lines(rows: Sequence[Sequence[str]]) -> str:
-    head, *rest = (f"| {' | '.join(row)} |\n" for row in rows)
-    return head + "|" + "---|" * len(rows[0]) + "\n" + "".join(rest)
 
 
 def main() -> None:
@@ -181,12 +185,9 @@ def main() -> None:
         (RESULTS / f"{name}.json").write_text(document, encoding="utf-8", newline="\n")
         if name == "rope":
             (RESULTS / "rope_outside.json").write_text(json.dumps(outside(), indent=1) + "\n", encoding="utf-8")
-    for name in SETS:
-        record = RESULTS / f"{name}.json"
-        if record.exists() and any(
-            len(group) > 1 for group in plots.grouped(bench.read(record.read_text())[1]).values()
-        ):
-            plots.write(DOCS / "pictures" / f"bench_{name}.png", *bench.read(record.read_text()))
+    for name, machine, results in recorded():
+        if any(len(group) > 1 for group in plots.grouped(results).values()):
+            plots.write(picture(name), machine, results)
     (DOCS / "measurements.md").write_text(page(), encoding="utf-8", newline="\n")
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  01c63a5d58307920
-#   text hash     684332d645f20b8c
+#   content hash  1236ac7fe9b57a67
+#   text hash     80f6852d2ecef6df
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

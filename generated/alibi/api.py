@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  01c63a5d58307920
-#   text hash     9fc42821f0d7e6d0
+#   content hash  1236ac7fe9b57a67
+#   text hash     8cdbdf5a9a436bde
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  01c63a5d58307920
-#   text hash     b3dc7333af0ed64b
+#   content hash  1236ac7fe9b57a67
+#   text hash     a9ee652c00cd9db0
 #   render with   attnforge render specs/alibi.yaml
 """The kernels: Causal attention with linear biases, one slope a head.
 

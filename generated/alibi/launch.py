@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  01c63a5d58307920
-#   text hash     aa1a58ee56a8c002
+#   content hash  1236ac7fe9b57a67
+#   text hash     75cb6d2edae07b52
 #   render with   attnforge render specs/alibi.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

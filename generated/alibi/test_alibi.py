@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  01c63a5d58307920
-#   text hash     5eeb679eb8d4145d
+#   content hash  1236ac7fe9b57a67
+#   text hash     4e66bd56cdc8d90e
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a41f69381b5d154e
-#   text hash     763459bf5a1f2124
+#   content hash  5c44163d21f2edbb
+#   text hash     d6d279f1ae027bec
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

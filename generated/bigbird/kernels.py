@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a41f69381b5d154e
-#   text hash     6b977639edb3ad95
+#   content hash  5c44163d21f2edbb
+#   text hash     be41416faaf2bedc
 #   render with   attnforge render specs/bigbird.yaml
 """The kernels: A window of three blocks, two global blocks, and random blocks that a mask gives.
 

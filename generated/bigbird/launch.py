@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a41f69381b5d154e
-#   text hash     de15788b6c524a8f
+#   content hash  5c44163d21f2edbb
+#   text hash     2888742355309f9c
 #   render with   attnforge render specs/bigbird.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  76e9046b0c733e1d
-#   text hash     b98fd94f46da3d54
+#   content hash  c2b01ee5693003ae
+#   text hash     f13be400f4062e72
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  76e9046b0c733e1d
-#   text hash     922cd6ea150bb5b6
+#   content hash  c2b01ee5693003ae
+#   text hash     176054a4e1fc77cf
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernels: Attention between the blocks of 64 positions that a mask allows.
 

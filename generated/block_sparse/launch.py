@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  76e9046b0c733e1d
-#   text hash     0d97c05e5640522a
+#   content hash  c2b01ee5693003ae
+#   text hash     6f0d9cbcb973f853
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

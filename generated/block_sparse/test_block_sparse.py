@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  76e9046b0c733e1d
-#   text hash     6c04a1f6f22105ce
+#   content hash  c2b01ee5693003ae
+#   text hash     f30c07ff950c4485
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

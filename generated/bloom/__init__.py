@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  00dd90de243bec90
-#   text hash     bf2dd3a8f62b2011
+#   content hash  5fcb4946dfda4288
+#   text hash     15b115675bd1440b
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

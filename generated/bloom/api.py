@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  00dd90de243bec90
-#   text hash     01665ff3dcbeb602
+#   content hash  5fcb4946dfda4288
+#   text hash     ce9eedda9b3acca7
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

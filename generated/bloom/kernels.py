@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  00dd90de243bec90
-#   text hash     3038727886b03642
+#   content hash  5fcb4946dfda4288
+#   text hash     3fedc203e5aa1719
 #   render with   attnforge render specs/bloom.yaml
 """The kernels: Causal attention with linear biases and as many key heads as query heads.
 

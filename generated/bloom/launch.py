@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  00dd90de243bec90
-#   text hash     a92b193d74b4e48a
+#   content hash  5fcb4946dfda4288
+#   text hash     5a786e6f2fbec1eb
 #   render with   attnforge render specs/bloom.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

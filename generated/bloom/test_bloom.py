@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  00dd90de243bec90
-#   text hash     f63616f14cc5bc28
+#   content hash  5fcb4946dfda4288
+#   text hash     e617797fb1740328
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

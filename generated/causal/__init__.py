@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  01bee316dfbf2048
-#   text hash     16b458baef598a7c
+#   content hash  863a13b794f8c2ce
+#   text hash     9a849121475edd0e
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  01bee316dfbf2048
-#   text hash     8e4f97ee56a116f3
+#   content hash  863a13b794f8c2ce
+#   text hash     025687a6073e8348
 #   render with   attnforge render specs/causal.yaml
 """The kernels: Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  01bee316dfbf2048
-#   text hash     81450e1ea6df608d
+#   content hash  863a13b794f8c2ce
+#   text hash     1ee10251d9f58dbe
 #   render with   attnforge render specs/causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

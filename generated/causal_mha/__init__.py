@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  08cb2802d58a94e1
-#   text hash     53c13171ab50267f
+#   content hash  16dc14ccee0d748c
+#   text hash     6b650bffefb3e682
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

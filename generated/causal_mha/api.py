@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  08cb2802d58a94e1
-#   text hash     68ee110182d8795d
+#   content hash  16dc14ccee0d748c
+#   text hash     ed95681c8fa264ec
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

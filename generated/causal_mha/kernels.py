@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  08cb2802d58a94e1
-#   text hash     fbdac53b74396d22
+#   content hash  16dc14ccee0d748c
+#   text hash     729133b2b54222d1
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernels: Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  08cb2802d58a94e1
-#   text hash     b7268698fe71041f
+#   content hash  16dc14ccee0d748c
+#   text hash     450a5fdbfc2780bc
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

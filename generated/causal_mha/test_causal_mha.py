@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  08cb2802d58a94e1
-#   text hash     add92d777c7fae52
+#   content hash  16dc14ccee0d748c
+#   text hash     64f8c73fec89a78e
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  30017195eb9358cc
-#   text hash     4314c593ef1fe2ae
+#   content hash  04a24bfe1a3ba781
+#   text hash     d5aa0d5495fc1414
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  30017195eb9358cc
-#   text hash     d527d7d7d15757d8
+#   content hash  04a24bfe1a3ba781
+#   text hash     91208e6d804b415c
 #   render with   attnforge render specs/cross.yaml
 """The kernels: Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  30017195eb9358cc
-#   text hash     72213f95ad1431fe
+#   content hash  04a24bfe1a3ba781
+#   text hash     41da9edb99f62708
 #   render with   attnforge render specs/cross.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

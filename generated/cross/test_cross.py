@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  30017195eb9358cc
-#   text hash     2380ec3a88bc25c6
+#   content hash  04a24bfe1a3ba781
+#   text hash     e584cc143f9d8abd
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  74bbc9843e5fd8de
-#   text hash     ea4a3f05c7b825d1
+#   content hash  211e613f48e0a890
+#   text hash     fb6244d0f3ca163b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

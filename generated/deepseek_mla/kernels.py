@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  74bbc9843e5fd8de
-#   text hash     7fe3d778bbd44493
+#   content hash  211e613f48e0a890
+#   text hash     e8a3557f81670a21
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernels: Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

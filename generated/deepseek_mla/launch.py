@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  74bbc9843e5fd8de
-#   text hash     3bb0b19e5aa46ed3
+#   content hash  211e613f48e0a890
+#   text hash     688a2c46aa028354
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

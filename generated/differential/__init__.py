@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c93451e68ea64863
-#   text hash     373d22da2b32c6ec
+#   content hash  36c46541a55747c3
+#   text hash     198dafa7159f77f3
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c93451e68ea64863
-#   text hash     f6fe48e8450b51c8
+#   content hash  36c46541a55747c3
+#   text hash     bf6af47ab2eb7cb3
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c93451e68ea64863
-#   text hash     02af3d20a0567706
+#   content hash  36c46541a55747c3
+#   text hash     d387d93e6af61369
 #   render with   attnforge render specs/differential.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

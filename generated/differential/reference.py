@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c93451e68ea64863
-#   text hash     b891d320e0e95883
+#   content hash  36c46541a55747c3
+#   text hash     0d8b884375061dd1
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -100,27 +100,32 @@ def _softmax(score, exp=torch.exp, log=torch.log):
     return weight / total, lse[..., 0]
 
 
+def _rounded(score, v, dtype):
+    """Softmax and product with v as kernels compute them: in log2 units, with rounded weights."""
+    log2e = 1 / math.log(2)
+    weight, lse = _softmax(score * log2e, torch.exp2, torch.log2)
+    top = weight.amax(-1, keepdim=True)
+    top = torch.where(top == 0, 1.0, top)
+    weight = (weight / top).to(dtype).to(v.dtype)
+    return torch.einsum("bhij,bjhd->bhid", weight, v) * top, lse / log2e
+
+
 class _Rounded(torch.autograd.Function):
-    """Softmax and product with v as kernels compute them: in log2 units, with rounded weights that the LSE makes again."""
+    """The same, with gradients that make rounded weights of the LSE again."""
 
     @staticmethod
     def forward(ctx, score, v, dtype):
-        log2e = 1 / math.log(2)
-        weight, lse = _softmax(score * log2e, torch.exp2, torch.log2)
-        lse = lse / log2e
-        top = weight.amax(-1, keepdim=True)
-        top = torch.where(top == 0, 1.0, top)
-        weight = (weight / top).to(dtype).to(v.dtype)
-        out = torch.einsum("bhij,bjhd->bhid", weight, v) * top
+        out, lse = _rounded(score, v, dtype)
         ctx.save_for_backward(score, v, out.to(dtype).to(v.dtype), lse)
-        ctx.dtype, ctx.log2e = dtype, log2e
+        ctx.dtype = dtype
         return out, lse
 
     @staticmethod
     def backward(ctx, dout, dlse):
         score, v, out, lse = ctx.saved_tensors
         lse = torch.where(lse == -math.inf, math.inf, lse)
-        weight = torch.exp2(score * ctx.log2e - (lse * ctx.log2e)[..., None])
+        log2e = 1 / math.log(2)
+        weight = torch.exp2(score * log2e - (lse * log2e)[..., None])
         rounded = weight.to(ctx.dtype).to(v.dtype)
         dweight = torch.einsum("bhid,bjhd->bhij", dout, v)
         dv = torch.einsum("bhij,bhid->bjhd", rounded, dout)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c93451e68ea64863
-#   text hash     381f197c8b8a63b4
+#   content hash  36c46541a55747c3
+#   text hash     954a0a349ab05c65
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ea52567da2065182
-#   text hash     8c2751d1b50b116e
+#   content hash  82ddb39d8047aa52
+#   text hash     b49bc675f44a85f1
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ea52567da2065182
-#   text hash     8d181ac10d4059c9
+#   content hash  82ddb39d8047aa52
+#   text hash     3d084cece5ee09ec
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernels: Causal attention to every fourth of the 512 most recent keys.
 

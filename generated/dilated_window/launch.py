@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ea52567da2065182
-#   text hash     d52c66ab03299572
+#   content hash  82ddb39d8047aa52
+#   text hash     5edc99447da3aec1
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  405d001ebe044285
-#   text hash     55d66ea75e42158f
+#   content hash  17085bdb3081a5d7
+#   text hash     1632ac752a340d2b
 #   render with   attnforge render specs/flash1.yaml
 """The kernels: Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  405d001ebe044285
-#   text hash     c00836746d24f977
+#   content hash  17085bdb3081a5d7
+#   text hash     cab01a5cbcad2336
 #   render with   attnforge render specs/flash1.yaml
 """Launches the kernels as operators that PyTorch can compile."""
 

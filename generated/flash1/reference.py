@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  405d001ebe044285
-#   text hash     f89d4b203fdf3ef3
+#   content hash  17085bdb3081a5d7
+#   text hash     e9aab99ab6cc2344
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

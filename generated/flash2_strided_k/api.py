@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  b3c12043926ce21e
-#   text hash     0203d5438b5d9a35
+#   content hash  ff9f703fb4e06992
+#   text hash     dee21324d029f4b4
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  b3c12043926ce21e
-#   text hash     cd0b2969ea73d879
+#   content hash  ff9f703fb4e06992
+#   text hash     31c55d9aa43a496c
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The kernels: The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  b3c12043926ce21e
-#   text hash     f44de8f24af1e786
+#   content hash  ff9f703fb4e06992
+#   text hash     c2b2770716699b7e
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Launches the kernels as operators that PyTorch can compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  b3c12043926ce21e
-#   text hash     2910e8884c9562f4
+#   content hash  ff9f703fb4e06992
+#   text hash     29c0f3e81982e24c
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  0ad5aee1079b6bd5
-#   text hash     05021d1492ffe14f
+#   content hash  45b4d889bcccf753
+#   text hash     d3de99d860562c54
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  0ad5aee1079b6bd5
-#   text hash     c4a7fa1820f4fd68
+#   content hash  45b4d889bcccf753
+#   text hash     996464d64311a790
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

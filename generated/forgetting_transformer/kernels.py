@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  0ad5aee1079b6bd5
-#   text hash     78c2e77db9c8b44c
+#   content hash  45b4d889bcccf753
+#   text hash     66f0a315448bd934
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The kernels: Causal attention with a forget gate learned for each token and head.
 

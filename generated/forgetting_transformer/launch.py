@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  0ad5aee1079b6bd5
-#   text hash     c2537707426ace8e
+#   content hash  45b4d889bcccf753
+#   text hash     026b5ef111b6fb09
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  0ad5aee1079b6bd5
-#   text hash     7dba68eb7b3780b0
+#   content hash  45b4d889bcccf753
+#   text hash     7a5297d19e8d079e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1dea0de361d1983b
-#   text hash     b695408c8e472c82
+#   content hash  a48dcd75952290f2
+#   text hash     dfe4c89d51977e3b
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1dea0de361d1983b
-#   text hash     8315afdfdf889c13
+#   content hash  a48dcd75952290f2
+#   text hash     f60bc0c23ef27357
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1dea0de361d1983b
-#   text hash     5358636b4d5087a2
+#   content hash  a48dcd75952290f2
+#   text hash     8f6aeeab8550f600
 #   render with   attnforge render specs/full.yaml
 """The kernels: Softmax attention without a mask.
 

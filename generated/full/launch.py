@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1dea0de361d1983b
-#   text hash     6c5843991e6daacc
+#   content hash  a48dcd75952290f2
+#   text hash     ffcecc883642e82d
 #   render with   attnforge render specs/full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

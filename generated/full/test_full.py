@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1dea0de361d1983b
-#   text hash     b2256646b2c3d99b
+#   content hash  a48dcd75952290f2
+#   text hash     d175039b90a8acaa
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  cc61ad33cf7b54b1
-#   text hash     947f6f41b2ebde58
+#   content hash  30d1fb16803183fc
+#   text hash     bb475206ebb1671a
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

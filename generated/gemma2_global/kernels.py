@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  cc61ad33cf7b54b1
-#   text hash     a6759702806aadbc
+#   content hash  30d1fb16803183fc
+#   text hash     74eaa4e358f1d304
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernels: The global layers of Gemma 2, with capped scores.
 

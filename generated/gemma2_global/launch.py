@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  cc61ad33cf7b54b1
-#   text hash     acd7d9f9dbb31a2a
+#   content hash  30d1fb16803183fc
+#   text hash     eacca482619fa326
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

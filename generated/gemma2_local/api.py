@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5818b528471b8778
-#   text hash     2f9361e62757f16e
+#   content hash  884c131aebe5c26e
+#   text hash     af89d4dd698c1c97
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5818b528471b8778
-#   text hash     0b15324a3a695153
+#   content hash  884c131aebe5c26e
+#   text hash     31c2da5a3152dfc6
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernels: The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5818b528471b8778
-#   text hash     74169e7ce3c9c9b6
+#   content hash  884c131aebe5c26e
+#   text hash     4fa8d34117ed29d2
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5818b528471b8778
-#   text hash     eed0b602c1b3e4ed
+#   content hash  884c131aebe5c26e
+#   text hash     0064c5dbc93d432c
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

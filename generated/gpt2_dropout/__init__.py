@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  8c4deccfda9671f5
-#   text hash     7ff92d8a93d85720
+#   content hash  9797938a65878efd
+#   text hash     7d0de2b63d0c1847
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

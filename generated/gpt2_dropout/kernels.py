@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  8c4deccfda9671f5
-#   text hash     600fe2d42462382e
+#   content hash  9797938a65878efd
+#   text hash     881d1266dcfabced
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernels: Causal attention with dropout of the weights, for training.
 

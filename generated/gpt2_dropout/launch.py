@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  8c4deccfda9671f5
-#   text hash     aa7d46593ccf3e44
+#   content hash  9797938a65878efd
+#   text hash     7e599035cc344c6c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

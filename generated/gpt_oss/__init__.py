@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  7137d34b5cbde704
-#   text hash     20cef789a001db88
+#   content hash  420df85b00fe542c
+#   text hash     3a29d143c2a72031
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  7137d34b5cbde704
-#   text hash     2ef7ebb01816d6f2
+#   content hash  420df85b00fe542c
+#   text hash     6e10dab4ba4b9fba
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernels: The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  7137d34b5cbde704
-#   text hash     046b9a82071704a5
+#   content hash  420df85b00fe542c
+#   text hash     cff182b8251b8e29
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  7137d34b5cbde704
-#   text hash     cf45a5545d02ef14
+#   content hash  420df85b00fe542c
+#   text hash     c212f686ceb54d70
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -102,20 +102,24 @@ def _softmax(score, sink, exp=torch.exp, log=torch.log):
     return weight / total, lse[..., 0]
 
 
+def _rounded(score, v, dtype, sink):
+    """Softmax and product with v as kernels compute them: in log2 units, with rounded weights."""
+    log2e = 1 / math.log(2)
+    weight, lse = _softmax(score * log2e, sink * log2e, torch.exp2, torch.log2)
+    top = weight.amax(-1, keepdim=True)
+    top = torch.where(top == 0, 1.0, top)
+    weight = (weight / top).to(dtype).to(v.dtype)
+    return torch.einsum("bhij,bjhd->bhid", weight, v) * top, lse / log2e
+
+
 class _Rounded(torch.autograd.Function):
-    """Softmax and product with v as kernels compute them: in log2 units, with rounded weights that the LSE makes again."""
+    """The same, with gradients that make rounded weights of the LSE again."""
 
     @staticmethod
     def forward(ctx, score, v, dtype, sink):
-        log2e = 1 / math.log(2)
-        weight, lse = _softmax(score * log2e, sink * log2e, torch.exp2, torch.log2)
-        lse = lse / log2e
-        top = weight.amax(-1, keepdim=True)
-        top = torch.where(top == 0, 1.0, top)
-        weight = (weight / top).to(dtype).to(v.dtype)
-        out = torch.einsum("bhij,bjhd->bhid", weight, v) * top
+        out, lse = _rounded(score, v, dtype, sink)
         ctx.save_for_backward(score, v, out.to(dtype).to(v.dtype), lse, sink)
-        ctx.dtype, ctx.log2e = dtype, log2e
+        ctx.dtype = dtype
         return out, lse
 
     @staticmethod
@@ -123,7 +127,8 @@ class _Rounded(torch.autograd.Function):
         score, v, out, lse, sink = ctx.saved_tensors
         share = torch.where(lse == -math.inf, 0.0, torch.exp(sink - lse))
         lse = torch.where(lse == -math.inf, math.inf, lse)
-        weight = torch.exp2(score * ctx.log2e - (lse * ctx.log2e)[..., None])
+        log2e = 1 / math.log(2)
+        weight = torch.exp2(score * log2e - (lse * log2e)[..., None])
         rounded = weight.to(ctx.dtype).to(v.dtype)
         dweight = torch.einsum("bhid,bjhd->bhij", dout, v)
         dv = torch.einsum("bhij,bhid->bjhd", rounded, dout)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  7137d34b5cbde704
-#   text hash     b1bb2c59731ba355
+#   content hash  420df85b00fe542c
+#   text hash     76db18f971ebc7ae
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

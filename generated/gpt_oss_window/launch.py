@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c0c3f78062df70d2
-#   text hash     83d34123f97813f2
+#   content hash  1385d73b1f11024a
+#   text hash     2d5b3a0e5016f82e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7b99fbca8799b005
-#   text hash     fe74b67cf1fae0a2
+#   content hash  0b14d806795bc97e
+#   text hash     85f5a927d564067c
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

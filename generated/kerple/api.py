@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7b99fbca8799b005
-#   text hash     ae51b773de3baf01
+#   content hash  0b14d806795bc97e
+#   text hash     c76b144fb95705f7
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

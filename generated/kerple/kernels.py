@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7b99fbca8799b005
-#   text hash     119f0fffb20d7195
+#   content hash  0b14d806795bc97e
+#   text hash     e4c20b5140d5583f
 #   render with   attnforge render specs/kerple.yaml
 """The kernels: Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7b99fbca8799b005
-#   text hash     6c47ecf7793ea39d
+#   content hash  0b14d806795bc97e
+#   text hash     328ffa7eda56c752
 #   render with   attnforge render specs/kerple.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

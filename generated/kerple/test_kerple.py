@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7b99fbca8799b005
-#   text hash     c8d56c9e5e2bdd51
+#   content hash  0b14d806795bc97e
+#   text hash     3fead80468a86a95
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e4c01a6aacd5d40d
-#   text hash     d2d231608b8be8b0
+#   content hash  c26223eb49c0e34d
+#   text hash     ef7f5c39fdee35c3
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

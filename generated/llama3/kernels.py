@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e4c01a6aacd5d40d
-#   text hash     d11cacfa740906a0
+#   content hash  c26223eb49c0e34d
+#   text hash     56eca4b1128f469e
 #   render with   attnforge render specs/llama3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

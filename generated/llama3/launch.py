@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e4c01a6aacd5d40d
-#   text hash     3ef160815d16aeb6
+#   content hash  c26223eb49c0e34d
+#   text hash     5b99fe362aa15023
 #   render with   attnforge render specs/llama3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e4c01a6aacd5d40d
-#   text hash     c83778c7cfc6dd2c
+#   content hash  c26223eb49c0e34d
+#   text hash     766f9c7bfad57cd8
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f5b1e9e12c6af063
-#   text hash     353b2988e516b0b3
+#   content hash  4e442773a4f1faf3
+#   text hash     93dd9e9c736eb00c
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f5b1e9e12c6af063
-#   text hash     f118a36f099808fd
+#   content hash  4e442773a4f1faf3
+#   text hash     460a9c496193d062
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

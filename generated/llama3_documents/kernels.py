@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f5b1e9e12c6af063
-#   text hash     50461ffb2972a6b8
+#   content hash  4e442773a4f1faf3
+#   text hash     20efbdfb8676c372
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernels: Llama 3 on documents packed into one row, none of which sees another.
 

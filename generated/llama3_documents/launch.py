@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f5b1e9e12c6af063
-#   text hash     acff8ed61147f5aa
+#   content hash  4e442773a4f1faf3
+#   text hash     2e7f6c50d68970a0
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

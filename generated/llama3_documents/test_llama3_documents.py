@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f5b1e9e12c6af063
-#   text hash     349dd63e04f9e8ad
+#   content hash  4e442773a4f1faf3
+#   text hash     e61d77026ccfd11e
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

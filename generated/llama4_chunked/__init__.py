@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  66635a059e5f488a
-#   text hash     cbfd523762600da4
+#   content hash  0dd64903982add71
+#   text hash     19628e19c9c2e49b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

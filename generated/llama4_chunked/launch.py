@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  66635a059e5f488a
-#   text hash     55dc6c950b828087
+#   content hash  0dd64903982add71
+#   text hash     488931e31562921a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

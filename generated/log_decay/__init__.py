@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  29684d98c845f65f
-#   text hash     38c66358c544114d
+#   content hash  1e812276e1218a13
+#   text hash     53ac4146b15fcef9
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  29684d98c845f65f
-#   text hash     f37332e691916007
+#   content hash  1e812276e1218a13
+#   text hash     c364199896b67f44
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

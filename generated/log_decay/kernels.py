@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  29684d98c845f65f
-#   text hash     3c4d9928b73dbe2b
+#   content hash  1e812276e1218a13
+#   text hash     e6f3cd4d3720764c
 #   render with   attnforge render specs/log_decay.yaml
 """The kernels: Causal attention that forgets by a decay learned for each token and head.
 

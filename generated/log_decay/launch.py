@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  29684d98c845f65f
-#   text hash     877d7f4cac7ca521
+#   content hash  1e812276e1218a13
+#   text hash     0641bad688a9b438
 #   render with   attnforge render specs/log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

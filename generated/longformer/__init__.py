@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d22ab68d7536079c
-#   text hash     cd8608b5b9b168fc
+#   content hash  0313964298d45147
+#   text hash     6105c7d819b059dd
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

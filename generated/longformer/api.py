@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d22ab68d7536079c
-#   text hash     e5e4fe98c15d79d3
+#   content hash  0313964298d45147
+#   text hash     d1c78ccfc157653d
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d22ab68d7536079c
-#   text hash     3db38c825d5d3b94
+#   content hash  0313964298d45147
+#   text hash     c8b08801be6862fb
 #   render with   attnforge render specs/longformer.yaml
 """The kernels: A window of 256 keys to each side, and 16 global tokens.
 

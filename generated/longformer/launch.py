@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d22ab68d7536079c
-#   text hash     f0e7c99510fb354f
+#   content hash  0313964298d45147
+#   text hash     5bd453a6f36cdf9c
 #   render with   attnforge render specs/longformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

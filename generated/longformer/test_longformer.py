@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d22ab68d7536079c
-#   text hash     368ee4746e92d2df
+#   content hash  0313964298d45147
+#   text hash     dfd9746eb0cd4ca0
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  06099a30797dea51
-#   text hash     512e394f4b0f80b2
+#   content hash  77b0f079a8c37f23
+#   text hash     5672ea77442960b1
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

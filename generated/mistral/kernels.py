@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  06099a30797dea51
-#   text hash     fe5c7a4b1fdffef0
+#   content hash  77b0f079a8c37f23
+#   text hash     810d97c1e5eefce6
 #   render with   attnforge render specs/mistral.yaml
 """The kernels: Causal attention to the 4096 most recent keys with rotary embedding.
 

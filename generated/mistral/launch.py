@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  06099a30797dea51
-#   text hash     7c0f8bec89593f9a
+#   content hash  77b0f079a8c37f23
+#   text hash     0ee3bb55c4fb60eb
 #   render with   attnforge render specs/mistral.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

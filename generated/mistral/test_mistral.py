@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  06099a30797dea51
-#   text hash     d4752353add79b67
+#   content hash  77b0f079a8c37f23
+#   text hash     e0c036861fd0ac4d
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

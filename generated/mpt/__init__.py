@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ad52513d83aa583c
-#   text hash     a37450715e040b02
+#   content hash  567f6e4dba720879
+#   text hash     3a0685fbf8c1ffe8
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

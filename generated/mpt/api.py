@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ad52513d83aa583c
-#   text hash     a2e05dd8a5c88fda
+#   content hash  567f6e4dba720879
+#   text hash     6eebb6574645f5b0
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

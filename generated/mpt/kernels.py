@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ad52513d83aa583c
-#   text hash     a73db909dcc77bc5
+#   content hash  567f6e4dba720879
+#   text hash     c6e754011664c2c9
 #   render with   attnforge render specs/mpt.yaml
 """The kernels: Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ad52513d83aa583c
-#   text hash     b7a72f34ba1b3f67
+#   content hash  567f6e4dba720879
+#   text hash     5b6f2c79083a3c21
 #   render with   attnforge render specs/mpt.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ad52513d83aa583c
-#   text hash     b542058ce0013704
+#   content hash  567f6e4dba720879
+#   text hash     ab0cabab69ac9779
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

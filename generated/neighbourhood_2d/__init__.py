@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  94b0a64789a7154c
-#   text hash     438c7755105f4999
+#   content hash  0957149cfd7c172e
+#   text hash     38d1da7cff59fb73
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see those at most 3 rows and columns away.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  94b0a64789a7154c
-#   text hash     afa683cec5509f37
+#   content hash  0957149cfd7c172e
+#   text hash     0e908558a73e27d4
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernels: Cells of an image of 32 columns see those at most 3 rows and columns away.
 

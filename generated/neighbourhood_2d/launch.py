@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  94b0a64789a7154c
-#   text hash     15d3caeb46f76b9e
+#   content hash  0957149cfd7c172e
+#   text hash     5c15a5e6b42a1c7b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  62529e581d280c46
-#   text hash     5d68e6777ed63e19
+#   content hash  0741ab3676dde6ef
+#   text hash     feaa3f1028674ad8
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  62529e581d280c46
-#   text hash     3a91d599a28e152a
+#   content hash  0741ab3676dde6ef
+#   text hash     54de999a341f9a2d
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  62529e581d280c46
-#   text hash     484f7c7e0d2a166a
+#   content hash  0741ab3676dde6ef
+#   text hash     3914a35bd1389cc6
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernels: Causal attention for sequences packed into one tensor.
 

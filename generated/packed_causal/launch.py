@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  62529e581d280c46
-#   text hash     033d7624b849f6a6
+#   content hash  0741ab3676dde6ef
+#   text hash     63e9477035f196bb
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  62529e581d280c46
-#   text hash     7745a20da7e7f8a4
+#   content hash  0741ab3676dde6ef
+#   text hash     f52a5d7221b306a9
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

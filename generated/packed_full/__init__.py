@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  260f0a000565ed9c
-#   text hash     ef4c4c0604726554
+#   content hash  22fbb15736922e88
+#   text hash     e18687235275ef7b
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  260f0a000565ed9c
-#   text hash     e222492ff483640d
+#   content hash  22fbb15736922e88
+#   text hash     bb4bc689cb2c8bdd
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  260f0a000565ed9c
-#   text hash     9f764e84ad5c3906
+#   content hash  22fbb15736922e88
+#   text hash     1d94ba48d26bb881
 #   render with   attnforge render specs/packed_full.yaml
 """The kernels: Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  260f0a000565ed9c
-#   text hash     e185a6c2aa138c69
+#   content hash  22fbb15736922e88
+#   text hash     a2f3f978213c242c
 #   render with   attnforge render specs/packed_full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

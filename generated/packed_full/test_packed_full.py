@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  260f0a000565ed9c
-#   text hash     df5cb896f2806636
+#   content hash  22fbb15736922e88
+#   text hash     7f99096c34503417
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

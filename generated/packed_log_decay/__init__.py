@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  67a4606257909756
-#   text hash     2d80d3fe762debc7
+#   content hash  dde03fafe7a3d62c
+#   text hash     30ba1934ca20bbfc
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

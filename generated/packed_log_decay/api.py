@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  67a4606257909756
-#   text hash     84837d9e00456394
+#   content hash  dde03fafe7a3d62c
+#   text hash     83a140f8beb1dc30
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

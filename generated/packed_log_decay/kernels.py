@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  67a4606257909756
-#   text hash     3ccea731c5f6fe62
+#   content hash  dde03fafe7a3d62c
+#   text hash     5beefe7a2c33c3e9
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The kernels: Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  67a4606257909756
-#   text hash     3136eb6277349f4e
+#   content hash  dde03fafe7a3d62c
+#   text hash     e0facf3013a64279
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  67a4606257909756
-#   text hash     f36a3e21b5067511
+#   content hash  dde03fafe7a3d62c
+#   text hash     e14a9900b33a6217
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

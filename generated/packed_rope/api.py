@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  be4e81ed84174c9e
-#   text hash     07f733aef5cf03e5
+#   content hash  c4905ff533f2a3de
+#   text hash     c843df8cb713c3b7
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  be4e81ed84174c9e
-#   text hash     5dcf03a3a5fb3847
+#   content hash  c4905ff533f2a3de
+#   text hash     aa0c60fc660971a4
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernels: Causal attention with rotary embedding for sequences packed into one tensor.
 

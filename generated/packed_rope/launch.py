@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  be4e81ed84174c9e
-#   text hash     4dadb4b8d98c7f19
+#   content hash  c4905ff533f2a3de
+#   text hash     89e8774756852097
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  be4e81ed84174c9e
-#   text hash     c7dac3b02e5dca8a
+#   content hash  c4905ff533f2a3de
+#   text hash     823c87f73fd5780b
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

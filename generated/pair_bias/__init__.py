@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a9e181ebbe9c3012
-#   text hash     219d43e9dcedf01c
+#   content hash  cc7173437ed052fc
+#   text hash     d4f02e10debd8866
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

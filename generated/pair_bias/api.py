@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a9e181ebbe9c3012
-#   text hash     950c82be2340350d
+#   content hash  cc7173437ed052fc
+#   text hash     28e298917621a160
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a9e181ebbe9c3012
-#   text hash     83520c0615f0f907
+#   content hash  cc7173437ed052fc
+#   text hash     33b3b5ab1bc4d1a2
 #   render with   attnforge render specs/pair_bias.yaml
 """The kernels: Attention with a learned bias for each pair of positions.
 

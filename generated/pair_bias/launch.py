@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a9e181ebbe9c3012
-#   text hash     a3124762a1988ca2
+#   content hash  cc7173437ed052fc
+#   text hash     dceaa7ec66e17099
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a9e181ebbe9c3012
-#   text hash     6ab22b286af0c4a0
+#   content hash  cc7173437ed052fc
+#   text hash     41b986a0c6050f8a
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

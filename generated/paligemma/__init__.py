@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  bce9b4bc9b3e5540
-#   text hash     0fe5066b6dc4be78
+#   content hash  8aeb46e8365c4f9c
+#   text hash     93e0548cc839e5d2
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  bce9b4bc9b3e5540
-#   text hash     58ede33c28928f0d
+#   content hash  8aeb46e8365c4f9c
+#   text hash     eadb05fc9c51119f
 #   render with   attnforge render specs/paligemma.yaml
 """The kernels: An image and a prompt that all see as a prefix, and text that sees causally.
 

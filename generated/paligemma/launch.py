@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  bce9b4bc9b3e5540
-#   text hash     6332bc9525a1a3d6
+#   content hash  8aeb46e8365c4f9c
+#   text hash     9a7d9985577b8b7d
 #   render with   attnforge render specs/paligemma.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  bce9b4bc9b3e5540
-#   text hash     37353f61785d03ef
+#   content hash  8aeb46e8365c4f9c
+#   text hash     5491ea94f4029659
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a51a1c589ca78070
-#   text hash     cd29a5dc4a5a1972
+#   content hash  79fd8b71d35fd557
+#   text hash     60012562077e2200
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a51a1c589ca78070
-#   text hash     72cf4ab6b95fa2c0
+#   content hash  79fd8b71d35fd557
+#   text hash     9239a2e082a16a3a
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernels: Causal attention with a prefix, of each sequence's own length, that every query sees.
 

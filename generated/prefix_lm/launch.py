@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a51a1c589ca78070
-#   text hash     23eaa87fb9fe3d5d
+#   content hash  79fd8b71d35fd557
+#   text hash     83f4aaf96dc3159d
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

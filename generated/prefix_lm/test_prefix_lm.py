@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a51a1c589ca78070
-#   text hash     37998ba44f4dfa69
+#   content hash  79fd8b71d35fd557
+#   text hash     99cbeb32731793ba
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

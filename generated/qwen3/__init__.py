@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  eae7552feb04f58e
-#   text hash     d9c578eb7a4b33d0
+#   content hash  97613da559a2f121
+#   text hash     324d3e372d78a3d8
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

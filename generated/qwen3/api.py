@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  eae7552feb04f58e
-#   text hash     388c0a84d496e8bb
+#   content hash  97613da559a2f121
+#   text hash     ac250017647fc89c
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  eae7552feb04f58e
-#   text hash     b174f61588ad61b9
+#   content hash  97613da559a2f121
+#   text hash     3c88408516be2dfc
 #   render with   attnforge render specs/qwen3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

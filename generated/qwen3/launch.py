@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  eae7552feb04f58e
-#   text hash     83c7285ecbfd0e34
+#   content hash  97613da559a2f121
+#   text hash     a4e1f2a7ed46dd8f
 #   render with   attnforge render specs/qwen3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  838ef272f678e595
-#   text hash     88a123b59a6f6b59
+#   content hash  48e43a5bca54d91e
+#   text hash     d68ea324abc0159a
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  838ef272f678e595
-#   text hash     a8cc6cecd54eb1f5
+#   content hash  48e43a5bca54d91e
+#   text hash     a00b91d2ddb4f519
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

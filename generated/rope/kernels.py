@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  838ef272f678e595
-#   text hash     d45f047e5f38344d
+#   content hash  48e43a5bca54d91e
+#   text hash     783b3abe910d06d3
 #   render with   attnforge render specs/rope.yaml
 """The kernels: Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  838ef272f678e595
-#   text hash     5b33dc9b7dfc6e0e
+#   content hash  48e43a5bca54d91e
+#   text hash     d0a4b73f01df9be8
 #   render with   attnforge render specs/rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

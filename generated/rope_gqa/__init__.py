@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  79c812301832e6cd
-#   text hash     52d6b233258b9223
+#   content hash  b86d0409befd8cec
+#   text hash     ab32e83235075b5d
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

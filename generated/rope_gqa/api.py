@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  79c812301832e6cd
-#   text hash     7252d228a7f675fd
+#   content hash  b86d0409befd8cec
+#   text hash     e0beaba4b47a63d2
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  79c812301832e6cd
-#   text hash     ebe51512919bdb33
+#   content hash  b86d0409befd8cec
+#   text hash     a73abe8852582172
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  79c812301832e6cd
-#   text hash     f4e8d728203518fc
+#   content hash  b86d0409befd8cec
+#   text hash     b0af99ee001e5574
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

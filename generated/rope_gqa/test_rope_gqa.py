@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  79c812301832e6cd
-#   text hash     002fc0e800cd50b0
+#   content hash  b86d0409befd8cec
+#   text hash     1af368c3ef8e5117
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7562d9da65b69fdf
-#   text hash     254cad8417a8a620
+#   content hash  d89061921caf6b9f
+#   text hash     23d7a65b97d93d96
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7562d9da65b69fdf
-#   text hash     24270eec3ef0ac47
+#   content hash  d89061921caf6b9f
+#   text hash     a531ca95aa996a40
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

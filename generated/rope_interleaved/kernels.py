@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7562d9da65b69fdf
-#   text hash     683754dc8d5a97bb
+#   content hash  d89061921caf6b9f
+#   text hash     bfea321a699318ac
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernels: Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7562d9da65b69fdf
-#   text hash     4f6d93e9e3defcdf
+#   content hash  d89061921caf6b9f
+#   text hash     8aae897f266f079f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

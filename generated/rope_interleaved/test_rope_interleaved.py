@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7562d9da65b69fdf
-#   text hash     02d099f3365f79f6
+#   content hash  d89061921caf6b9f
+#   text hash     644e59ab4bd6a6ce
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  85a2b73ef592498d
-#   text hash     7efab0c45bbf6baa
+#   content hash  52d410ef4ebc994c
+#   text hash     668fe558b7bcc159
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  85a2b73ef592498d
-#   text hash     a31e981ae9ddd71d
+#   content hash  52d410ef4ebc994c
+#   text hash     974ab08a909f5856
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernels: Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  85a2b73ef592498d
-#   text hash     b248e5a3be365d51
+#   content hash  52d410ef4ebc994c
+#   text hash     ae0cac37a1c4a8ed
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

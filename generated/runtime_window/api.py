@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  017ec5128d7f30bf
-#   text hash     1736216778d096f1
+#   content hash  b7b51bdfcb695658
+#   text hash     e4e098e5e350f086
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

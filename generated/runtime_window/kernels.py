@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  017ec5128d7f30bf
-#   text hash     96bf8bd148ef0952
+#   content hash  b7b51bdfcb695658
+#   text hash     033c5463d6ee1541
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernels: Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  017ec5128d7f30bf
-#   text hash     388aa2d73bb06a38
+#   content hash  b7b51bdfcb695658
+#   text hash     69d4aae6b6db207c
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  b663d0143ae9ce47
-#   text hash     464042356ab41e3b
+#   content hash  1e05f471e725e788
+#   text hash     51269d2b239cc513
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  b663d0143ae9ce47
-#   text hash     fccd836ccf8f845a
+#   content hash  1e05f471e725e788
+#   text hash     6cb52f5e4cb70473
 #   render with   attnforge render specs/shaw.yaml
 """The kernels: Attention in which each query gives each distance up to 16 a score of its own.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  b663d0143ae9ce47
-#   text hash     788b4010c54c7c38
+#   content hash  1e05f471e725e788
+#   text hash     6664dfcfe149fa88
 #   render with   attnforge render specs/shaw.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  b663d0143ae9ce47
-#   text hash     60f764c636ecf59c
+#   content hash  1e05f471e725e788
+#   text hash     5e784ce7dcbb2266
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4976edbb26590cea
-#   text hash     5ca3240818f35f06
+#   content hash  a45891a6d08f3983
+#   text hash     c00e72f1e4b9e9de
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4976edbb26590cea
-#   text hash     e4ba7e57282b8daa
+#   content hash  a45891a6d08f3983
+#   text hash     0bd18e850fdb305c
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4976edbb26590cea
-#   text hash     a5222b2bcf29379f
+#   content hash  a45891a6d08f3983
+#   text hash     e2056451be82da19
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernels: Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4976edbb26590cea
-#   text hash     0d5979429c808a15
+#   content hash  a45891a6d08f3983
+#   text hash     0b00ae1311046231
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4976edbb26590cea
-#   text hash     1f2a41ac519d5e92
+#   content hash  a45891a6d08f3983
+#   text hash     7b623c03ba92b661
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7408e647b8782af7
-#   text hash     6429dfaf117b73d9
+#   content hash  52afc8d246558303
+#   text hash     d18dab117be736e6
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7408e647b8782af7
-#   text hash     8bb253b54feb149b
+#   content hash  52afc8d246558303
+#   text hash     0e273e0383d55135
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7408e647b8782af7
-#   text hash     2dc3591ca407db60
+#   content hash  52afc8d246558303
+#   text hash     849dec8b4a42a3a6
 #   render with   attnforge render specs/softcap.yaml
 """The kernels: Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7408e647b8782af7
-#   text hash     b412f794de28504b
+#   content hash  52afc8d246558303
+#   text hash     8cb863e5003d61c4
 #   render with   attnforge render specs/softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

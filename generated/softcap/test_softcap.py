@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7408e647b8782af7
-#   text hash     b8cab206aa54cf7b
+#   content hash  52afc8d246558303
+#   text hash     c4ed654b3c5917e1
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  07add56b49e0cee2
-#   text hash     2f03b1d6943f6f3f
+#   content hash  f754c42e236a9766
+#   text hash     dc7166ad8be2e48d
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

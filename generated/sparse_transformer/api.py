@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  07add56b49e0cee2
-#   text hash     baad492ee4682787
+#   content hash  f754c42e236a9766
+#   text hash     89f704c9d11c701c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

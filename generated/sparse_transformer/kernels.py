@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  07add56b49e0cee2
-#   text hash     8915d9faa415a5d8
+#   content hash  f754c42e236a9766
+#   text hash     5eb47d03348a3294
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernels: Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  07add56b49e0cee2
-#   text hash     f1c60bd5cb61b973
+#   content hash  f754c42e236a9766
+#   text hash     a812bf9933f7bc57
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  10f18e93f25969f3
-#   text hash     770c21eeb0ed9f4f
+#   content hash  88b534d94c091996
+#   text hash     ef259fd70a2a4153
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

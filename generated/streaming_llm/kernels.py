@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  10f18e93f25969f3
-#   text hash     70121697ba8fac67
+#   content hash  88b534d94c091996
+#   text hash     7fc5382fc6e771ce
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernels: Causal attention to the 1024 most recent keys and to the first four.
 

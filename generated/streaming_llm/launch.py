@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  10f18e93f25969f3
-#   text hash     707bf5fdcb9a3032
+#   content hash  88b534d94c091996
+#   text hash     f5becde98a1bf3df
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  2a6a744c7b947373
-#   text hash     95bfea3da107c3b4
+#   content hash  25b9547a6d60efab
+#   text hash     eff0fd1547b35ebe
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

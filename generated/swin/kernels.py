@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  2a6a744c7b947373
-#   text hash     3cb632f606347ffc
+#   content hash  25b9547a6d60efab
+#   text hash     e77b750bc3453610
 #   render with   attnforge render specs/swin.yaml
 """The kernels: Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

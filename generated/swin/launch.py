@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  2a6a744c7b947373
-#   text hash     334f00b8d3c4d609
+#   content hash  25b9547a6d60efab
+#   text hash     c7d22e2541eb583a
 #   render with   attnforge render specs/swin.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

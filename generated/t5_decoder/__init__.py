@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  750e8c3fe507bb21
-#   text hash     029cfd84af2eb22e
+#   content hash  37e379072808599b
+#   text hash     41498be266c993d4
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

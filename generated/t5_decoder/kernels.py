@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  750e8c3fe507bb21
-#   text hash     7d0c09b1925b7d09
+#   content hash  37e379072808599b
+#   text hash     eb23727316af564b
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernels: Causal attention with T5's learned biases for distances.
 

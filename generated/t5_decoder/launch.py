@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  750e8c3fe507bb21
-#   text hash     aab65d25271bd7b8
+#   content hash  37e379072808599b
+#   text hash     1cada9564755bc1f
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  b64d6a273eb68c6a
-#   text hash     aec4e9cdac15217b
+#   content hash  212867cb7bc66024
+#   text hash     6bb9ad7e484d2001
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

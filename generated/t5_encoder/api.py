@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  b64d6a273eb68c6a
-#   text hash     7f4792b7358d50b7
+#   content hash  212867cb7bc66024
+#   text hash     661476e6ceb86986
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

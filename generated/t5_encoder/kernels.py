@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  b64d6a273eb68c6a
-#   text hash     408c6f5e309ef269
+#   content hash  212867cb7bc66024
+#   text hash     712632939c7e25a6
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernels: Attention with T5's learned biases for distances in both directions.
 

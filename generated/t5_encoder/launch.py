@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  b64d6a273eb68c6a
-#   text hash     0e4bdb9e8438374d
+#   content hash  212867cb7bc66024
+#   text hash     4e1a9286ad4309b7
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

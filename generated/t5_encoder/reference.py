@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  b64d6a273eb68c6a
-#   text hash     d15e5866a27dd1c4
+#   content hash  212867cb7bc66024
+#   text hash     b1a232ff7cc35d17
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -103,27 +103,32 @@ def _softmax(score, exp=torch.exp, log=torch.log):
     return weight / total, lse[..., 0]
 
 
+def _rounded(score, v, dtype):
+    """Softmax and product with v as kernels compute them: in log2 units, with rounded weights."""
+    log2e = 1 / math.log(2)
+    weight, lse = _softmax(score * log2e, torch.exp2, torch.log2)
+    top = weight.amax(-1, keepdim=True)
+    top = torch.where(top == 0, 1.0, top)
+    weight = (weight / top).to(dtype).to(v.dtype)
+    return torch.einsum("bhij,bjhd->bhid", weight, v) * top, lse / log2e
+
+
 class _Rounded(torch.autograd.Function):
-    """Softmax and product with v as kernels compute them: in log2 units, with rounded weights that the LSE makes again."""
+    """The same, with gradients that make rounded weights of the LSE again."""
 
     @staticmethod
     def forward(ctx, score, v, dtype):
-        log2e = 1 / math.log(2)
-        weight, lse = _softmax(score * log2e, torch.exp2, torch.log2)
-        lse = lse / log2e
-        top = weight.amax(-1, keepdim=True)
-        top = torch.where(top == 0, 1.0, top)
-        weight = (weight / top).to(dtype).to(v.dtype)
-        out = torch.einsum("bhij,bjhd->bhid", weight, v) * top
+        out, lse = _rounded(score, v, dtype)
         ctx.save_for_backward(score, v, out.to(dtype).to(v.dtype), lse)
-        ctx.dtype, ctx.log2e = dtype, log2e
+        ctx.dtype = dtype
         return out, lse
 
     @staticmethod
     def backward(ctx, dout, dlse):
         score, v, out, lse = ctx.saved_tensors
         lse = torch.where(lse == -math.inf, math.inf, lse)
-        weight = torch.exp2(score * ctx.log2e - (lse * ctx.log2e)[..., None])
+        log2e = 1 / math.log(2)
+        weight = torch.exp2(score * log2e - (lse * log2e)[..., None])
         rounded = weight.to(ctx.dtype).to(v.dtype)
         dweight = torch.einsum("bhid,bjhd->bhij", dout, v)
         dv = torch.einsum("bhij,bhid->bjhd", rounded, dout)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  b64d6a273eb68c6a
-#   text hash     5049059f2941be5e
+#   content hash  212867cb7bc66024
+#   text hash     56f8863bcaf9a585
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  86c4a3509d7869c7
-#   text hash     0cc605b698d6a276
+#   content hash  917b888ce2302489
+#   text hash     a1bf8014af4c2902
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

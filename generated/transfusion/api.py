@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  86c4a3509d7869c7
-#   text hash     bc7f802606646665
+#   content hash  917b888ce2302489
+#   text hash     35e8f7a2c6b1d5b9
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  86c4a3509d7869c7
-#   text hash     bcc2b46399fb1f17
+#   content hash  917b888ce2302489
+#   text hash     8efd615c3c4de4d9
 #   render with   attnforge render specs/transfusion.yaml
 """The kernels: Causal attention in which the patches of one image see each other.
 

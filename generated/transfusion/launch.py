@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  86c4a3509d7869c7
-#   text hash     0f97c1665936c557
+#   content hash  917b888ce2302489
+#   text hash     63c557c07f8aa528
 #   render with   attnforge render specs/transfusion.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

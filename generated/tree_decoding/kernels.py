@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  cac8fe3c91329376
-#   text hash     5fafc5529875b492
+#   content hash  4c5d3ed9e650b5b2
+#   text hash     8b8b33e5e287a5c8
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernels: A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  cac8fe3c91329376
-#   text hash     a36c0ba939ba51f5
+#   content hash  4c5d3ed9e650b5b2
+#   text hash     75cea2276a047ca7
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

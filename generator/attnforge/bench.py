@@ -215,12 +215,7 @@ def table(result: Result) -> Any:
     """The measures of one call; `x` is the contender's time by ours."""
     from rich.table import Table
 
-    s = result.sizes
-    lengths = str(s.q_len) if s.q_len == s.k_len else f"{s.q_len} x {s.k_len}"
-    heads, dims = calls.pair(s.heads, s.kv_heads), calls.pair(s.head_dim, s.v_dim)
-    made = Table(
-        title=f"{result.variant}: batch {s.batch}, length {lengths}, heads {heads}, head size {dims}, {s.dtype}"
-    )
+    made = Table(title=f"{result.variant}: {result.sizes.told}")
     for column in _COLUMNS:
         made.add_column(column, justify="left" if column in ("contender", "note") else "right")
     ours = result.rows[0]
@@ -230,12 +225,13 @@ def table(result: Result) -> Any:
             (row.forward_ms, row.backward_ms), result.teraflops(row), (ours.forward_ms, ours.backward_ms), strict=True
         ):
             ratio = None if ms is None or best is None else ms / best
-            cells += [_cell(ms, ".3f"), _cell(rate, ".0f"), _cell(ratio, ".2f")]
-        made.add_row(row.name, *cells, _cell(row.forward_mib, ".1f"), _cell(row.both_mib, ".1f"), row.note)
+            cells += [cell(ms, ".3f"), cell(rate, ".0f"), cell(ratio, ".2f")]
+        made.add_row(row.name, *cells, cell(row.forward_mib, ".1f"), cell(row.both_mib, ".1f"), row.note)
     return made
 
 
-def _cell(value: float | None, style: str) -> str:
+def cell(value: float | None, style: str) -> str:
+    """A figure of a table; nothing where it was not measured."""
     return "" if value is None else f"{value:{style}}"
 
 

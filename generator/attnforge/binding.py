@@ -13,6 +13,7 @@ from .expression import Node
 from .inputs import Input
 from .leaves import TYPES, Leaf, Reader, as_bool
 from .spec import ScoreTerm
+from .tiles import Weight
 
 SCORE = Node("var", (), "score", "float")
 _ZEROS = Node("local", (), "tl.zeros_like(score)", "float")
@@ -239,6 +240,16 @@ class View(Reader):
             *(f"{name} = {self.text(node)}" for name, node in parts),
             f"return tl.cast({self.text(value)}, {TYPES[given.dtype]})",
         )
+
+    @cached_property
+    def weight(self) -> Weight:
+        """What terms load, which tells the tiles that suit them."""
+        if self.spec.dropout or any(leaf.form in ("pair", "entry") for leaf in self.leaves):
+            return "heavy"
+        rows = {leaf.input.dtype for leaf in self.leaves if leaf.form == "row"}
+        if "float" in rows:
+            return "rows"
+        return "marks" if rows or any(term.slope.text for term in self.terms) else "plain"
 
     @property
     def helpers(self) -> tuple[str, ...]:

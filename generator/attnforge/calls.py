@@ -29,6 +29,13 @@ class Sizes:
     v_dim: int
     dtype: str
 
+    @property
+    def told(self) -> str:
+        """What the title of a table says of them."""
+        lengths = str(self.q_len) if self.q_len == self.k_len else f"{self.q_len} x {self.k_len}"
+        heads, dims = pair(self.heads, self.kv_heads), pair(self.head_dim, self.v_dim)
+        return f"batch {self.batch}, length {lengths}, heads {heads}, head size {dims}, {self.dtype}"
+
     def of(self, spec: Spec) -> Sizes:
         """The sizes for a variant, which may want as many key heads as query heads."""
         return self if spec.grouped else dataclasses.replace(self, kv_heads=self.heads)

@@ -23,6 +23,10 @@ _DTYPE = click.option(
 _HEADS = click.option(
     "--heads", metavar="H", help="Query heads, 32:8 for key heads apart; 2048 / D of both, if left out."
 )
+_LENGTH = click.option(
+    "--length", default="4096", show_default=True, metavar="T", help="Queries and keys of a sequence."
+)
+_TOKENS = click.option("--tokens", default=16384, show_default=True, type=click.IntRange(1), help="Keys of a batch.")
 DIFFERENT, WRONG_INPUT, OWN_FAULT = 1, 2, 3
 EXIT_CODES = {
     0: "good",
@@ -273,8 +277,8 @@ def bench(
 @main.command()
 @click.argument("spec")
 @click.option("--head-dim", default="128", show_default=True, metavar="D,...", help="Head sizes; 192:128 for v apart.")
-@click.option("--length", default="4096", show_default=True, metavar="T", help="Queries and keys of a sequence.")
-@click.option("--tokens", default=16384, show_default=True, type=click.IntRange(1), help="Keys of a batch.")
+@_LENGTH
+@_TOKENS
 @_HEADS
 @_DTYPE
 @click.option("--forward", "forward", is_flag=True, help="Leave the backward pass out.")
@@ -312,8 +316,8 @@ def profile(
 @click.option(
     "--head-dim", default="64,128", show_default=True, metavar="D,...", help="Head sizes; 192:128 for v apart."
 )
-@click.option("--length", default="4096", show_default=True, metavar="T", help="Queries and keys of a sequence.")
-@click.option("--tokens", default=16384, show_default=True, type=click.IntRange(1), help="Keys of a batch.")
+@_LENGTH
+@_TOKENS
 @_HEADS
 @click.option(
     "--dtype",

@@ -78,6 +78,11 @@ class Reading:
         return max(self.stalls, key=lambda reason: self.stalls[reason], default=None)
 
 
+def words(reason: str) -> str:
+    """A reason as tables tell it."""
+    return reason.replace("_", " ")
+
+
 def program(given: str | None) -> str:
     """Where Nsight Compute's command line is."""
     if found := shutil.which(given or "ncu"):

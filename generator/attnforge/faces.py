@@ -93,9 +93,9 @@ class Faces:
             "forward",
             (
                 *self._operands("q_desc", "k_desc", "v_desc"),
-                *(Parameter(f"{name}_ptr", "*fp32", name) for name in ("acc", "m", "l")),
-                Parameter("out_ptr", "*T", "out"),
-                Parameter("lse_ptr", "*fp32", "lse"),
+                *(Parameter(f"{name}_ptr", "*fp32", name, written=True) for name in ("acc", "m", "l")),
+                Parameter("out_ptr", "*T", "out", written=True),
+                Parameter("lse_ptr", "*fp32", "lse", written=True),
                 *self._sizes(),
                 *self._given(self.by_key),
                 *self._dropped(),

@@ -97,7 +97,9 @@ def reference(loaded: Mapping[str, Spec]) -> str:
             "counts": markdown.table(
                 ("column", "tells"), ((f"`{column}`", x) for column, x in profile.COLUMNS.items())
             ),
-            "stalls": markdown.table(("top stall", "the warp"), _stalls()),
+            "stalls": markdown.table(
+                ("top stall", "the warp"), ((counters.words(x), meaning) for x, meaning in counters.STALLS.items())
+            ),
             "codes": markdown.table(("exit code", "meaning"), ((str(c), m) for c, m in cli.EXIT_CODES.items())),
         }
     )
@@ -269,11 +271,6 @@ def _command(name: str, command: click.Command) -> Command:
         else:
             usage.append(_metavar(param))
     return Command(" ".join(usage), command.help or "", markdown.table(("option", "does"), rows) if rows else "")
-
-
-def _stalls() -> Iterator[tuple[str, ...]]:
-    for reason, meaning in counters.STALLS.items():
-        yield reason.replace("_", " "), meaning
 
 
 def _metavar(param: click.Parameter) -> str:

@@ -90,12 +90,12 @@ class Plan:
     @property
     def joined(self) -> bool:
         """Whether mixed and full tiles share a loop, the mask under a branch that the assembler has to live with."""
-        return _weight(self.spec, self.by_query) != "heavy"
+        return self.by_query.weight != "heavy"
 
     @property
     def widest(self) -> int:
         """The columns of v up to which the forward pass has one loop, as a clock and the assembler have it."""
-        return 64 if _weight(self.spec, self.by_query) == "rows" else 128
+        return 64 if self.by_query.weight == "rows" else 128
 
     @property
     def totals(self) -> tuple[str, ...]:
@@ -262,12 +262,11 @@ def build(spec: Spec) -> Plan:
     key_skips, query_skips = (found if (found := Skips(spec, side)).any else None for side in SIDES)
     helpers = {name for view in views for name in view.helpers} | set(walk.helpers(spec))
     helpers |= {name for skips in (key_skips, query_skips) if skips for name in skips.helpers}
-    given = tiles.tables(_weight(spec, by_query), spec.packed, spec.algorithm.name).tuned(spec.tiles)
-    pairs = [pair.kernel.name for pair in faces.pairs]
+    given = tiles.tables(by_query.weight, spec.packed, spec.algorithm.name).tuned(spec.tiles)
 
     def also(table: tiles.Table) -> tiles.Table:
         kept = table if spec.algorithm.backward else {"forward": table["forward"]}
-        return kept | dict.fromkeys(pairs, table["backward_dkv"])
+        return kept | {pair.kernel.name: table["backward_dkv"] for pair in faces.pairs}
 
     return Plan(
         spec,
@@ -282,16 +281,6 @@ def build(spec: Spec) -> Plan:
         tuple(sorted(helpers)),
         tiles.Tables({arch: also(table) for arch, table in given.half.items()}, also(given.single)),
     )
-
-
-def _weight(spec: Spec, view: View) -> tiles.Weight:
-    """What terms load, which tells the tiles that suit them."""
-    if spec.dropout or any(leaf.form in ("pair", "entry") for leaf in view.leaves):
-        return "heavy"
-    rows = {leaf.input.dtype for leaf in view.leaves if leaf.form == "row"}
-    if "float" in rows:
-        return "rows"
-    return "marks" if rows or any(term.slope.text for term in view.terms) else "plain"
 
 
 # beyond it the sums of two positions or bounds could leave int32

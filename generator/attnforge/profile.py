@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from . import calls, counters, emit, plan, resources, spec
-from .bench import Machine
+from .bench import Machine, cell
 from .calls import Call, Sizes
 from .counters import Reading
 from .peers import module
@@ -132,7 +132,7 @@ def passes(attention: Any, call: Call, *, backward: bool) -> Callable[[], None]:
 
     def once() -> None:
         out = attention(*call.operands, **call.keywords)
-        if backward:
+        if backward and out.requires_grad:
             torch.autograd.grad(out, call.wanted, upstream, allow_unused=True)
 
     return once
@@ -200,11 +200,7 @@ def table(profile: Profile) -> Any:
     """The launches of one call; `x` are bytes moved by the least."""
     from rich.table import Table
 
-    s = profile.sizes
-    heads, dims = calls.pair(s.heads, s.kv_heads), calls.pair(s.head_dim, s.v_dim)
-    made = Table(
-        title=f"{profile.variant}: batch {s.batch}, length {s.k_len}, heads {heads}, head size {dims}, {s.dtype}"
-    )
+    made = Table(title=f"{profile.variant}: {profile.sizes.told}")
     for column in COLUMNS:
         made.add_column(column, justify="left" if column in ("kernel", "top stall") else "right", no_wrap=True)
     for one in profile.launches:
@@ -213,28 +209,20 @@ def table(profile: Profile) -> Any:
         share = None if r.conflicts is None or not r.wavefronts else 100 * r.conflicts / r.wavefronts
         made.add_row(
             one.name,
-            _cell(None if r.seconds is None else 1e3 * r.seconds, ".3f"),
-            *(_cell(None if x is None else x / 2**20, ".1f") for x in mib),
-            _cell(one.ratio, ".2f"),
-            _cell(None if r.l2 is None else r.l2 / 2**20, ".0f"),
-            *(_cell(x, ".0f") for x in (r.occupancy, r.matrix, share, r.registers)),
-            f"{_words(r.stall)} {100 * r.stalls[r.stall]:.0f} %" if r.stall else "",
+            cell(None if r.seconds is None else 1e3 * r.seconds, ".3f"),
+            *(cell(None if x is None else x / 2**20, ".1f") for x in mib),
+            cell(one.ratio, ".2f"),
+            cell(None if r.l2 is None else r.l2 / 2**20, ".0f"),
+            *(cell(x, ".0f") for x in (r.occupancy, r.matrix, share, r.registers)),
+            f"{counters.words(r.stall)} {100 * r.stalls[r.stall]:.0f} %" if r.stall else "",
         )
     return made
-
-
-def _cell(value: float | None, style: str) -> str:
-    return "" if value is None else f"{value:{style}}"
-
-
-def _words(reason: str) -> str:
-    return reason.replace("_", " ")
 
 
 def meanings(profile: Profile) -> list[str]:
     """What the reasons in a table's last column say."""
     reasons = dict.fromkeys(one.reading.stall for one in profile.launches if one.reading.stall)
-    return [f"{_words(reason)}: {counters.STALLS[reason]}" for reason in reasons if reason]
+    return [f"{counters.words(reason)}: {counters.STALLS[reason]}" for reason in reasons if reason]
 
 
 def document(machine: Machine, profiles: Sequence[Profile]) -> str:

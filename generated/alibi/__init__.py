@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1236ac7fe9b57a67
-#   text hash     80f6852d2ecef6df
+#   content hash  41bc1a9c91828f2d
+#   text hash     0c7faaf34bb09e81
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1236ac7fe9b57a67
-#   text hash     6ac34aa615306e6e
+#   content hash  41bc1a9c91828f2d
+#   text hash     0a3be5eb99e39657
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5c44163d21f2edbb
-#   text hash     d6d279f1ae027bec
+#   content hash  e55cbe373a68f853
+#   text hash     a4d0fbab6124f2ca
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5c44163d21f2edbb
-#   text hash     4958cf3aaf5a7e02
+#   content hash  e55cbe373a68f853
+#   text hash     707ca67ee36d8f31
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

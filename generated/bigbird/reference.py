@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5c44163d21f2edbb
-#   text hash     3ede0324beb622c3
+#   content hash  e55cbe373a68f853
+#   text hash     ad7407d737f57679
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

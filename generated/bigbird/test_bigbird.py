@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5c44163d21f2edbb
-#   text hash     13b34570c366ab49
+#   content hash  e55cbe373a68f853
+#   text hash     37c7073e59c76a9e
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c2b01ee5693003ae
-#   text hash     f13be400f4062e72
+#   content hash  ccf561a9be182e0f
+#   text hash     680abb9b1b94a6cc
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

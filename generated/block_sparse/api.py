@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c2b01ee5693003ae
-#   text hash     b465464ca36da456
+#   content hash  ccf561a9be182e0f
+#   text hash     a6eece7b24980930
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

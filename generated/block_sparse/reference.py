@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c2b01ee5693003ae
-#   text hash     3ddaaf4d317c7730
+#   content hash  ccf561a9be182e0f
+#   text hash     2eec6be9f0cb6753
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5fcb4946dfda4288
-#   text hash     ce9eedda9b3acca7
+#   content hash  f63dc26b6eb1730b
+#   text hash     39accb12fe8aef12
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

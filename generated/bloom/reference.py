@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5fcb4946dfda4288
-#   text hash     e7ba22fe6138d1a3
+#   content hash  f63dc26b6eb1730b
+#   text hash     3a01cf532e5642a1
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

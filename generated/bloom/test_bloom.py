@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5fcb4946dfda4288
-#   text hash     e617797fb1740328
+#   content hash  f63dc26b6eb1730b
+#   text hash     ed98791d51c40d82
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

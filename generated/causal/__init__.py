@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  863a13b794f8c2ce
-#   text hash     9a849121475edd0e
+#   content hash  3dd770165cc5e0fe
+#   text hash     d6e54fb60a136948
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

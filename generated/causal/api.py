@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  863a13b794f8c2ce
-#   text hash     14c826d483e6ce4a
+#   content hash  3dd770165cc5e0fe
+#   text hash     8ac19907f2996a89
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  863a13b794f8c2ce
-#   text hash     6a634e4b21e86e56
+#   content hash  3dd770165cc5e0fe
+#   text hash     5c80e6fbc78263f3
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  863a13b794f8c2ce
-#   text hash     f30d83c9c4ab38b0
+#   content hash  3dd770165cc5e0fe
+#   text hash     446bca55979a8529
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

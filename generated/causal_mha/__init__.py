@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  16dc14ccee0d748c
-#   text hash     6b650bffefb3e682
+#   content hash  93c25d9727065a44
+#   text hash     edd898ec00b592a4
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  16dc14ccee0d748c
-#   text hash     ed95681c8fa264ec
+#   content hash  93c25d9727065a44
+#   text hash     a59b43b572c0ec0b
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

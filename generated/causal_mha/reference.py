@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  16dc14ccee0d748c
-#   text hash     2cf6beef7393ac3b
+#   content hash  93c25d9727065a44
+#   text hash     9ba515d57dfd0bea
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  16dc14ccee0d748c
-#   text hash     64f8c73fec89a78e
+#   content hash  93c25d9727065a44
+#   text hash     7608e2ea3cb40c83
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

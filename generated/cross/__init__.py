@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  04a24bfe1a3ba781
-#   text hash     d5aa0d5495fc1414
+#   content hash  5872d31deb4401a7
+#   text hash     4f0ab22aa2855807
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

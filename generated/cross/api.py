@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  04a24bfe1a3ba781
-#   text hash     ba9b47e25ec83312
+#   content hash  5872d31deb4401a7
+#   text hash     5b4a6921575d2383
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  04a24bfe1a3ba781
-#   text hash     75827b7483281d92
+#   content hash  5872d31deb4401a7
+#   text hash     cc8aa50ef078499c
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

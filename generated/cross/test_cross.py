@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  04a24bfe1a3ba781
-#   text hash     e584cc143f9d8abd
+#   content hash  5872d31deb4401a7
+#   text hash     d4f4ba311b95a54e
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

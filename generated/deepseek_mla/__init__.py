@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  211e613f48e0a890
-#   text hash     10854ba8b309340d
+#   content hash  fa842e864554b8b0
+#   text hash     4c9ccb8cf0ad5401
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  211e613f48e0a890
-#   text hash     fb6244d0f3ca163b
+#   content hash  fa842e864554b8b0
+#   text hash     b3f79473b9649b20
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  211e613f48e0a890
-#   text hash     9a1704135bd6f876
+#   content hash  fa842e864554b8b0
+#   text hash     3373d17ea9606580
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

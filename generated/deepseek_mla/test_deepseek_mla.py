@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  211e613f48e0a890
-#   text hash     1b259a2e93a0a4a9
+#   content hash  fa842e864554b8b0
+#   text hash     a1352a94e381fbeb
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

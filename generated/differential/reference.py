@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  36c46541a55747c3
-#   text hash     0d8b884375061dd1
+#   content hash  15385aa9d2b09f7f
+#   text hash     9bebb3887a162770
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  36c46541a55747c3
-#   text hash     954a0a349ab05c65
+#   content hash  15385aa9d2b09f7f
+#   text hash     46b367c6ad7a72e5
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

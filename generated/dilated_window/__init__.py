@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  82ddb39d8047aa52
-#   text hash     b49bc675f44a85f1
+#   content hash  29c6ad2df818b500
+#   text hash     a427f904af8d3fea
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

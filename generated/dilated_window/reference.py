@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  82ddb39d8047aa52
-#   text hash     4c04fb645548e07d
+#   content hash  29c6ad2df818b500
+#   text hash     e8fd4dfe311de134
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  82ddb39d8047aa52
-#   text hash     174641c94111debc
+#   content hash  29c6ad2df818b500
+#   text hash     ff92290d405022d1
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  17085bdb3081a5d7
-#   text hash     d7bc7a31dc6d4789
+#   content hash  c887002c5156123c
+#   text hash     6f6e69cac47fb302
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  17085bdb3081a5d7
-#   text hash     db0ee653ea9f356b
+#   content hash  c887002c5156123c
+#   text hash     f298bbfb4a88aea6
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  17085bdb3081a5d7
-#   text hash     e9aab99ab6cc2344
+#   content hash  c887002c5156123c
+#   text hash     93316737ed3cf749
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  17085bdb3081a5d7
-#   text hash     69a25c4edd85d870
+#   content hash  c887002c5156123c
+#   text hash     782f8e558f206c21
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  ff9f703fb4e06992
-#   text hash     44fa3e6cecc5180a
+#   content hash  e147ef505e38e17c
+#   text hash     66eaff02e003f247
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  ff9f703fb4e06992
-#   text hash     dee21324d029f4b4
+#   content hash  e147ef505e38e17c
+#   text hash     8a7060e25804bf85
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

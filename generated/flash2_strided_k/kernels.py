@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  ff9f703fb4e06992
-#   text hash     31c55d9aa43a496c
+#   content hash  e147ef505e38e17c
+#   text hash     f759e8010b1dae7c
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The kernels: The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 
@@ -45,6 +45,13 @@ def key_tiles(q_first, q_last, k_len, BLOCK_N: tl.constexpr):
         BLOCK_N,
     )
     return first, full_first, full_last, last
+
+
+@triton.jit
+def find_head(heads):
+    """The batch entry and the head of a program: heads come in groups, one group after the other."""
+    place = tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)
+    return place // heads, place % heads
 
 
 @triton.jit
@@ -135,7 +142,7 @@ def forward(
     """Attends from one tile of queries of one head."""
     # late rows tend to see more keys: they start first
     tile = tl.num_programs(1) - 1 - tl.program_id(1)
-    b, h = tl.program_id(0) // Hq, tl.program_id(0) % Hq
+    b, h = find_head(Hq)
     kv_h = h // GROUP
     q_start = tile * BLOCK_M
     q_first = q_start + (k_len - q_len)

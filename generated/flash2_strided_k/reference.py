@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  ff9f703fb4e06992
-#   text hash     9cf9de97b9fcb966
+#   content hash  e147ef505e38e17c
+#   text hash     adada3e8e2cd3b0e
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  ff9f703fb4e06992
-#   text hash     29c0f3e81982e24c
+#   content hash  e147ef505e38e17c
+#   text hash     a665148d95fe6f2f
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

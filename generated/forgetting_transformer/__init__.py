@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  45b4d889bcccf753
-#   text hash     d3de99d860562c54
+#   content hash  5f23ab5702e68553
+#   text hash     bd50247fd6108925
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  45b4d889bcccf753
-#   text hash     996464d64311a790
+#   content hash  5f23ab5702e68553
+#   text hash     f815e2c6ef9f0d0b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  45b4d889bcccf753
-#   text hash     66f0a315448bd934
+#   content hash  5f23ab5702e68553
+#   text hash     02267dccc25707a8
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The kernels: Causal attention with a forget gate learned for each token and head.
 
@@ -63,10 +63,23 @@ def query_tiles(k_first, k_last, q_len, k_len, BLOCK_M: tl.constexpr):
 
 
 @triton.jit
+def in_32_bits(x):
+    """Floats as float32, whole numbers as int32."""
+    return x.to(tl.float32 if x.dtype.is_floating() else tl.int32)
+
+
+@triton.jit
 def load_vector(ptr, first, stride, count, BLOCK: tl.constexpr):
     """Elements from `first` on, 0 where that is before the first or past the last."""
     row = first + tl.arange(0, BLOCK)
-    return tl.load(ptr + row.to(tl.int64) * stride, mask=(row >= 0) & (row < count), other=0)
+    return in_32_bits(tl.load(ptr + row.to(tl.int64) * stride, mask=(row >= 0) & (row < count), other=0))
+
+
+@triton.jit
+def find_head(heads):
+    """The batch entry and the head of a program: heads come in groups, one group after the other."""
+    place = tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)
+    return place // heads, place % heads
 
 
 @triton.jit
@@ -87,13 +100,12 @@ def load_tile(desc, b, h, first, count, ROWS: tl.constexpr, COLUMNS: tl.constexp
 
 
 @triton.jit
-def load_rows(rows, base, start, count, BLOCK: tl.constexpr):
-    """A value of each row of a head; past the last, 0 or what stands behind it."""
-    if isinstance(rows, tl.core.tensor_descriptor_base):
-        x = rows.load([(base + start).to(tl.int32)])
+def load_rows(desc, base, start, stride, count, BLOCK: tl.constexpr):
+    """A value of each row of a head; before the first and past the last 0, or what stands there."""
+    if isinstance(desc, tl.core.tensor_descriptor_base):
+        x = in_32_bits(desc.load([tl.cast(base + start, tl.int32)]))
     else:
-        row = start + tl.arange(0, BLOCK)
-        x = tl.load(rows + base + row, mask=row < count, other=0.0)
+        x = load_vector(desc + base, start, stride, count, BLOCK)
     return x
 
 
@@ -124,14 +136,14 @@ def store_rows(ptr, stride, x, first, count, WIDTH: tl.constexpr):
 @triton.jit
 def attend(
     acc, m, l, q_tile, k_desc, v_desc, b, kv_h, k_start, k_len, scale, q_pos, log_decay_base, log_decay_q,
-    log_decay_stride_token, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    log_decay_desc, log_decay_stride_token, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     PRECISION: tl.constexpr, mixed
 ):  # fmt: skip
     """Adds one tile of keys to the running softmax."""
     k_pos = k_start + tl.arange(0, BLOCK_N)
     k_tile = load_tile(k_desc, b, kv_h, k_start, k_len, BLOCK_N, BLOCK_D)
     score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION) * scale  # [BLOCK_M, BLOCK_N]
-    log_decay_k = load_vector(log_decay_base, k_start, log_decay_stride_token, k_len, BLOCK_N).to(tl.float32)
+    log_decay_k = load_rows(log_decay_desc, log_decay_base, k_start, log_decay_stride_token, k_len, BLOCK_N)
     score = score + log_decay_q[:, None] - log_decay_k[None, :]  # log_decay
     v_tile = load_tile(v_desc, b, kv_h, k_start, k_len, BLOCK_N, BLOCK_DV)
     if mixed:
@@ -149,38 +161,38 @@ def attend(
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
 def forward(
-    q_desc, k_desc, v_desc, out_ptr, lse_ptr, scale, log_decay_ptr, q_len, k_len, Hq, log_decay_stride_batch,
-    log_decay_stride_head, log_decay_stride_token, GROUP: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
+    q_desc, k_desc, v_desc, log_decay_desc, out_ptr, lse_ptr, scale, log_decay_ptr, q_len, k_len, Hq,
+    log_decay_stride_batch, log_decay_stride_head, log_decay_stride_token, GROUP: tl.constexpr, DV: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    PRECISION: tl.constexpr
 ):  # fmt: skip
     """Attends from one tile of queries of one head."""
     # late rows tend to see more keys: they start first
     tile = tl.num_programs(1) - 1 - tl.program_id(1)
-    b, h = tl.program_id(0) // Hq, tl.program_id(0) % Hq
+    b, h = find_head(Hq)
     kv_h = h // GROUP
     q_start = tile * BLOCK_M
     q_first = q_start + (k_len - q_len)
     q_last = tl.minimum(q_first + BLOCK_M, k_len) - 1
     row = q_start + tl.arange(0, BLOCK_M)
     q_pos = row + (k_len - q_len)
-    log_decay_base = (
-        log_decay_ptr + tl.cast(b, tl.int64) * log_decay_stride_batch + tl.cast(h, tl.int64) * log_decay_stride_head
-    )
-    log_decay_q = load_vector(log_decay_base, q_first, log_decay_stride_token, k_len, BLOCK_M).to(tl.float32)
+    log_decay_base = tl.cast(b, tl.int64) * log_decay_stride_batch + tl.cast(h, tl.int64) * log_decay_stride_head
+    log_decay_q = load_vector(log_decay_ptr + log_decay_base, q_first, log_decay_stride_token, k_len, BLOCK_M)
 
     q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
     acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     l = tl.zeros([BLOCK_M, 8], tl.float32)
     first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
-    if BLOCK_DV <= 64:
+    if BLOCK_DV <= 128:
         for j in tl.range(first, last):
             i = first + last - 1 - j  # from the diagonal back
             k_start = i * BLOCK_N
             mixed = i >= full_last
             acc, m, l = attend(
                 acc, m, l, q_tile, k_desc, v_desc, b, kv_h, k_start, k_len, scale, q_pos, log_decay_base,
-                log_decay_q, log_decay_stride_token, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed
+                log_decay_q, log_decay_desc, log_decay_stride_token, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION,
+                mixed=mixed
             )  # fmt: skip
     else:
         # a branch between products of this width costs more than a loop that mixed tiles have to themselves
@@ -188,13 +200,15 @@ def forward(
             k_start = i * BLOCK_N
             acc, m, l = attend(
                 acc, m, l, q_tile, k_desc, v_desc, b, kv_h, k_start, k_len, scale, q_pos, log_decay_base,
-                log_decay_q, log_decay_stride_token, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=True
+                log_decay_q, log_decay_desc, log_decay_stride_token, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION,
+                mixed=True
             )  # fmt: skip
         for i in tl.range(full_first, full_last):
             k_start = i * BLOCK_N
             acc, m, l = attend(
                 acc, m, l, q_tile, k_desc, v_desc, b, kv_h, k_start, k_len, scale, q_pos, log_decay_base,
-                log_decay_q, log_decay_stride_token, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=False
+                log_decay_q, log_decay_desc, log_decay_stride_token, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION,
+                mixed=False
             )  # fmt: skip
 
     l = tl.sum(l, 1)
@@ -207,9 +221,10 @@ def forward(
 
 @triton.jit
 def learn_from_queries(
-    dk, dv, log_decay_k_sum, k_tile, v_tile, q_desc, dout_desc, lse_rows, delta_rows, row_base, b, h, q_start,
-    q_len, k_len, scale, k_pos, log_decay_base, log_decay_k, log_decay_stride_token, log_decay_k_sum_ptr,
-    BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, mixed
+    dk, dv, log_decay_k_sum, k_tile, v_tile, q_desc, dout_desc, lse_desc, delta_desc, row_base, b, h, q_start,
+    q_len, k_len, scale, k_pos, log_decay_base, log_decay_k, log_decay_desc, log_decay_stride_token,
+    log_decay_k_sum_ptr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    PRECISION: tl.constexpr, mixed
 ):  # fmt: skip
     """Adds what one tile of queries teaches a tile of keys."""
     q_first = q_start + (k_len - q_len)
@@ -218,11 +233,11 @@ def learn_from_queries(
     q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
     dout_tile = load_tile(dout_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_DV)
     score = tl.dot(k_tile, q_tile.T, input_precision=PRECISION) * scale  # [BLOCK_N, BLOCK_M]
-    log_decay_q = load_vector(log_decay_base, q_first, log_decay_stride_token, k_len, BLOCK_M).to(tl.float32)
+    log_decay_q = load_rows(log_decay_desc, log_decay_base, q_first, log_decay_stride_token, k_len, BLOCK_M)
     # log_decay
     score = score + log_decay_q[None, :] - log_decay_k[:, None]
-    lse = load_rows(lse_rows, row_base, q_start, q_len, BLOCK_M)
-    delta = load_rows(delta_rows, row_base, q_start, q_len, BLOCK_M)
+    lse = load_rows(lse_desc, row_base, q_start, 1, q_len, BLOCK_M)
+    delta = load_rows(delta_desc, row_base, q_start, 1, q_len, BLOCK_M)
     dp = tl.dot(v_tile, dout_tile.T, input_precision=PRECISION)
     p = tl.exp2(score * LOG2E - lse[None, :])
     if mixed:
@@ -240,14 +255,14 @@ def learn_from_queries(
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
 def backward_dkv(
-    q_desc, k_desc, v_desc, dout_desc, lse_rows, delta_rows, dk_ptr, dv_ptr, scale, log_decay_ptr,
+    q_desc, k_desc, v_desc, dout_desc, lse_desc, delta_desc, log_decay_desc, dk_ptr, dv_ptr, scale, log_decay_ptr,
     log_decay_k_sum_ptr, q_len, k_len, Hq, log_decay_stride_batch, log_decay_stride_head, log_decay_stride_token,
     GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
     """The gradients of one tile of keys and values, summed over the query heads that read it."""
     k_start = tl.program_id(1) * BLOCK_N
-    b, kv_h = tl.program_id(0) // (Hq // GROUP), tl.program_id(0) % (Hq // GROUP)
+    b, kv_h = find_head(Hq // GROUP)
     k_first = k_start
     k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
     k_pos = k_start + tl.arange(0, BLOCK_N)
@@ -258,19 +273,17 @@ def backward_dkv(
     dv = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
     for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
         row_base = (b.to(tl.int64) * Hq + h) * q_len
-        log_decay_base = (
-            log_decay_ptr + tl.cast(b, tl.int64) * log_decay_stride_batch + tl.cast(h, tl.int64) * log_decay_stride_head
-        )
-        log_decay_k = load_vector(log_decay_base, k_start, log_decay_stride_token, k_len, BLOCK_N).to(tl.float32)
+        log_decay_base = tl.cast(b, tl.int64) * log_decay_stride_batch + tl.cast(h, tl.int64) * log_decay_stride_head
+        log_decay_k = load_vector(log_decay_ptr + log_decay_base, k_start, log_decay_stride_token, k_len, BLOCK_N)
         log_decay_k_sum = tl.zeros([BLOCK_N], tl.float32)
         first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, k_len, BLOCK_M)
         for i in tl.range(first, last):
             q_start = i * BLOCK_M
             mixed = (i < full_first) | (i >= full_last)
             dk, dv, log_decay_k_sum = learn_from_queries(
-                dk, dv, log_decay_k_sum, k_tile, v_tile, q_desc, dout_desc, lse_rows, delta_rows, row_base, b, h,
-                q_start, q_len, k_len, scale, k_pos, log_decay_base, log_decay_k, log_decay_stride_token,
-                log_decay_k_sum_ptr, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed
+                dk, dv, log_decay_k_sum, k_tile, v_tile, q_desc, dout_desc, lse_desc, delta_desc, row_base, b, h,
+                q_start, q_len, k_len, scale, k_pos, log_decay_base, log_decay_k, log_decay_desc,
+                log_decay_stride_token, log_decay_k_sum_ptr, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed
             )  # fmt: skip
         if log_decay_k_sum_ptr is not None:
             tl.store(
@@ -285,15 +298,15 @@ def backward_dkv(
 @triton.jit
 def learn_from_keys(
     dq, log_decay_q_sum, q_tile, dout_tile, lse, delta, k_desc, v_desc, b, kv_h, k_start, k_len, scale, q_pos,
-    log_decay_base, log_decay_q, log_decay_stride_token, log_decay_q_sum_ptr, BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, mixed
+    log_decay_base, log_decay_q, log_decay_desc, log_decay_stride_token, log_decay_q_sum_ptr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, mixed
 ):  # fmt: skip
     """Adds what one tile of keys teaches a tile of queries."""
     k_pos = k_start + tl.arange(0, BLOCK_N)
     k_tile = load_tile(k_desc, b, kv_h, k_start, k_len, BLOCK_N, BLOCK_D)
     v_tile = load_tile(v_desc, b, kv_h, k_start, k_len, BLOCK_N, BLOCK_DV)
     score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION) * scale  # [BLOCK_M, BLOCK_N]
-    log_decay_k = load_vector(log_decay_base, k_start, log_decay_stride_token, k_len, BLOCK_N).to(tl.float32)
+    log_decay_k = load_rows(log_decay_desc, log_decay_base, k_start, log_decay_stride_token, k_len, BLOCK_N)
     # log_decay
     score = score + log_decay_q[:, None] - log_decay_k[None, :]
     dp = tl.dot(dout_tile, v_tile.T, input_precision=PRECISION)
@@ -311,25 +324,23 @@ def learn_from_keys(
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
 def backward_dq(
-    q_desc, k_desc, v_desc, out_desc, dout_desc, dq_ptr, lse_ptr, dlse_ptr, delta_ptr, scale, log_decay_ptr,
-    log_decay_q_sum_ptr, q_len, k_len, Hq, log_decay_stride_batch, log_decay_stride_head, log_decay_stride_token,
-    GROUP: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
+    q_desc, k_desc, v_desc, out_desc, dout_desc, log_decay_desc, dq_ptr, lse_ptr, dlse_ptr, delta_ptr, scale,
+    log_decay_ptr, log_decay_q_sum_ptr, q_len, k_len, Hq, log_decay_stride_batch, log_decay_stride_head,
+    log_decay_stride_token, GROUP: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
     """The gradient of one tile of queries of one head, and delta, what the softmax takes off every score's gradient."""
     # late rows tend to see more keys: they start first
     tile = tl.num_programs(1) - 1 - tl.program_id(1)
-    b, h = tl.program_id(0) // Hq, tl.program_id(0) % Hq
+    b, h = find_head(Hq)
     kv_h = h // GROUP
     q_start = tile * BLOCK_M
     q_first = q_start + (k_len - q_len)
     q_last = tl.minimum(q_first + BLOCK_M, k_len) - 1
     row = q_start + tl.arange(0, BLOCK_M)
     q_pos = row + (k_len - q_len)
-    log_decay_base = (
-        log_decay_ptr + tl.cast(b, tl.int64) * log_decay_stride_batch + tl.cast(h, tl.int64) * log_decay_stride_head
-    )
-    log_decay_q = load_vector(log_decay_base, q_first, log_decay_stride_token, k_len, BLOCK_M).to(tl.float32)
+    log_decay_base = tl.cast(b, tl.int64) * log_decay_stride_batch + tl.cast(h, tl.int64) * log_decay_stride_head
+    log_decay_q = load_vector(log_decay_ptr + log_decay_base, q_first, log_decay_stride_token, k_len, BLOCK_M)
 
     q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
     dout_tile = load_tile(dout_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_DV)
@@ -339,8 +350,8 @@ def backward_dq(
     if dlse_ptr is not None:
         # as if every score were taken once more: its weight is the derivative of the LSE
         delta -= tl.load(dlse_ptr + row_base + row, mask=row < q_len, other=0.0) * LOG2E
-    tl.store(delta_ptr + row_base + row, delta, mask=row < q_len)
     lse = tl.load(lse_ptr + row_base + row, mask=row < q_len, other=0.0)
+    tl.store(delta_ptr + row_base + row, delta, mask=row < q_len)
     dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     log_decay_q_sum = tl.zeros([BLOCK_M], tl.float32)
     first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
@@ -349,8 +360,8 @@ def backward_dq(
         mixed = i >= full_last
         dq, log_decay_q_sum = learn_from_keys(
             dq, log_decay_q_sum, q_tile, dout_tile, lse, delta, k_desc, v_desc, b, kv_h, k_start, k_len, scale,
-            q_pos, log_decay_base, log_decay_q, log_decay_stride_token, log_decay_q_sum_ptr, BLOCK_N, BLOCK_D,
-            BLOCK_DV, PRECISION, mixed=mixed
+            q_pos, log_decay_base, log_decay_q, log_decay_desc, log_decay_stride_token, log_decay_q_sum_ptr,
+            BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed
         )  # fmt: skip
 
     store_rows(dq_ptr + (b.to(tl.int64) * q_len * Hq + h) * D, Hq * D, dq * scale, q_start, q_len, D)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  45b4d889bcccf753
-#   text hash     026b5ef111b6fb09
+#   content hash  5f23ab5702e68553
+#   text hash     9cf0ba3243f8070a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -25,17 +25,17 @@ HALF = {
     "sm_90": {
         "forward": {
             64: ((64, 128, 4, 2), (64, 64, 4, 2), (32, 32, 4, 1)),
-            128: ((128, 32, 4, 3), (64, 64, 4, 3), (64, 32, 4, 3), (32, 32, 4, 1)),
+            128: ((128, 64, 4, 2), (64, 64, 4, 2), (64, 32, 4, 2), (32, 32, 4, 1)),
             256: ((128, 32, 8, 3), (64, 32, 4, 2), (32, 32, 4, 1), (32, 16, 4, 1)),
         },
         "backward_dkv": {
-            64: ((128, 64, 4, 2), (32, 64, 4, 2), (32, 64, 4, 1), (32, 32, 4, 1)),
+            64: ((128, 64, 4, 2), (64, 64, 4, 2), (32, 64, 4, 1), (32, 32, 4, 1)),
             128: ((64, 64, 4, 2), (32, 64, 4, 1), (32, 32, 4, 1)),
             256: ((64, 64, 8, 2), (32, 64, 8, 1), (16, 32, 4, 1)),
         },
         "backward_dq": {
-            64: ((128, 64, 4, 3), (64, 32, 4, 2), (64, 32, 4, 1), (32, 32, 4, 1)),
-            128: ((64, 32, 4, 2), (64, 32, 4, 1), (32, 32, 4, 1)),
+            64: ((64, 64, 4, 2), (64, 32, 4, 2), (64, 32, 4, 1), (32, 32, 4, 1)),
+            128: ((128, 64, 8, 3), (64, 64, 4, 2), (64, 32, 4, 2), (32, 32, 4, 1)),
             256: ((128, 32, 8, 3), (64, 32, 4, 2), (64, 32, 4, 1), (32, 16, 4, 1)),
         },
     },
@@ -159,8 +159,13 @@ def _attend(
             shapes,
             kernels.forward,
             (block_m, block_n),
-            grid=lambda: (q.shape[0] * q.shape[-2], _cdiv(q.shape[1], block_m)),
-            tiles=dict(q_desc=(q, block_m, block_d), k_desc=(k, block_n, block_d), v_desc=(v, block_n, block_dv)),
+            grid=lambda: _in_groups(q.shape[0] * q.shape[-2], _cdiv(q.shape[1], block_m), k, v),
+            tiles=dict(
+                q_desc=(q, block_m, block_d),
+                k_desc=(k, block_n, block_d),
+                v_desc=(v, block_n, block_dv),
+                log_decay_desc=(log_decay, block_n),
+            ),
             given=dict(out_ptr=out, lse_ptr=lse, scale=float(scale), log_decay_ptr=log_decay),
             sizes=lambda: dict(
                 q_len=q.shape[1],
@@ -213,27 +218,34 @@ def _differentiate(
     if lse.numel() == 0 or k.numel() == 0:
         return tuple(x.zero_() for x in gradients)
     dq, dk, dv, _ = gradients
-    shapes = _Shapes.of("differentiate", q, k, v, log_decay, out, dout, lse.data_ptr() % 16, dlse is None, *wanted)
+    # whether descriptors can read what queries find at their positions: they read from multiples of 16 bytes on
+    level = (k.shape[1] - q.shape[1]) % 8 == 0
+    shapes = _Shapes.of(
+        "differentiate", q, k, v, log_decay, out, dout, lse.data_ptr() % 16, level, dlse is None, *wanted
+    )
     q, k, v, out, dout = shapes.readable(q, k, v, out, dout)
     dlse = None if dlse is None else dlse.contiguous()
     delta = torch.empty_like(lse)
     block_d, block_dv = _padded(q), _padded(v)
 
     dq = dq if wanted[0] else q.new_empty(q.shape)
-    log_decay_q_sum = lse.new_zeros(q.shape[0], q.shape[2], k.shape[1]) if wanted[3] and dlse is not None else None
+    log_decay_q_sum = (
+        lse.new_zeros(q.shape[0], q.shape[2], log_decay.shape[-1]) if wanted[3] and dlse is not None else None
+    )
 
     def launch(block_m, block_n, warps, stages):
         _launch(
             shapes,
             kernels.backward_dq,
             (block_m, block_n),
-            grid=lambda: (q.shape[0] * q.shape[-2], _cdiv(q.shape[1], block_m)),
+            grid=lambda: _in_groups(q.shape[0] * q.shape[-2], _cdiv(q.shape[1], block_m), k, v),
             tiles=dict(
                 q_desc=(q, block_m, block_d),
                 k_desc=(k, block_n, block_d),
                 v_desc=(v, block_n, block_dv),
                 out_desc=(out, block_m, block_dv),
                 dout_desc=(dout, block_m, block_dv),
+                log_decay_desc=(log_decay, block_n),
             ),
             given=dict(
                 dq_ptr=dq,
@@ -268,21 +280,22 @@ def _differentiate(
     if wanted[1] or wanted[2] or wanted[3]:
         dk = dk if wanted[1] else k.new_empty(k.shape)
         dv = dv if wanted[2] else v.new_empty(v.shape)
-        log_decay_k_sum = lse.new_empty(q.shape[0], q.shape[2], k.shape[1]) if wanted[3] else None
+        log_decay_k_sum = lse.new_empty(q.shape[0], q.shape[2], log_decay.shape[-1]) if wanted[3] else None
 
         def launch(block_m, block_n, warps, stages):
             _launch(
                 shapes,
                 kernels.backward_dkv,
                 (block_m, block_n),
-                grid=lambda: (q.shape[0] * k.shape[-2], _cdiv(k.shape[1], block_n)),
+                grid=lambda: _in_groups(q.shape[0] * k.shape[-2], _cdiv(k.shape[1], block_n), q, dout),
                 tiles=dict(
                     q_desc=(q, block_m, block_d),
                     k_desc=(k, block_n, block_d),
                     v_desc=(v, block_n, block_dv),
                     dout_desc=(dout, block_m, block_dv),
-                    lse_rows=(lse, block_m),
-                    delta_rows=(delta, block_m),
+                    lse_desc=(lse, block_m),
+                    delta_desc=(delta, block_m),
+                    log_decay_desc=(log_decay, block_m if level else None),
                 ),
                 given=dict(
                     dk_ptr=dk,
@@ -471,6 +484,20 @@ def _run(shapes, name, launch, q, v):
             return
 
 
+def _in_groups(heads, tiles, *walked):
+    """A grid of the heads of a group, tiles and groups: what a group's programs walk along stays in the GPU's cache."""
+    size = sum(x.numel() * x.element_size() for x in walked)
+    most = min(heads * _cache(walked[0].device) // size, heads)
+    group = next((n for n in range(most, 1, -1) if heads % n == 0), 1)
+    # the last axis of a grid is a short one
+    return (group, tiles, heads // group) if heads // group < 2**16 else (heads, tiles, 1)
+
+
+def _cache(device):
+    """Bytes of a GPU's cache that a group of heads may take: others come while it still works."""
+    return 2**15 if INTERPRETED else torch.cuda.get_device_properties(device).L2_cache_size // 3
+
+
 @functools.cache
 def _architecture(device):
     """The architecture whose tile shapes serve a GPU."""
@@ -518,10 +545,14 @@ def _loaded_by(x, rows, columns=None):
 
 
 def _values(x, rows):
-    """What kernels load values of rows by: a descriptor of all of them one after the other, or the tensor."""
-    aligned = x.data_ptr() % 16 == 0 and x.shape[-1] * x.element_size() % 16 == 0
-    if aligned and x.numel() < 2**31 and _copies_tiles(x.device):
-        return TensorDescriptor(x, [x.numel()], [1], [rows])
+    """What kernels load values of rows by: a descriptor of all that lies in memory from first to last, or the tensor."""
+    if rows is None:
+        return x
+    span = 1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride()))
+    step = 16 // x.element_size()
+    aligned = all(n == 1 or s % step == 0 for n, s in zip(x.shape[:-1], x.stride())) and x.data_ptr() % 16 == 0
+    if aligned and x.stride(-1) == 1 and span < 2**31 and step in (4, 8) and _copies_tiles(x.device):
+        return TensorDescriptor(x, [span], [1], [rows])
     return x
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  45b4d889bcccf753
-#   text hash     7a5297d19e8d079e
+#   content hash  5f23ab5702e68553
+#   text hash     7085b208b0b5b946
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

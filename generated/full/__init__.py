@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a48dcd75952290f2
-#   text hash     dfe4c89d51977e3b
+#   content hash  c32f8c7c303d2714
+#   text hash     3057590041a0bc92
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

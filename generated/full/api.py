@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a48dcd75952290f2
-#   text hash     f60bc0c23ef27357
+#   content hash  c32f8c7c303d2714
+#   text hash     ecb6fc4b9b8d2de0
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a48dcd75952290f2
-#   text hash     5773d896e10de264
+#   content hash  c32f8c7c303d2714
+#   text hash     4cd172792efbb4f2
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

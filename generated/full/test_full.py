@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a48dcd75952290f2
-#   text hash     d175039b90a8acaa
+#   content hash  c32f8c7c303d2714
+#   text hash     20579f7e2af4a192
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

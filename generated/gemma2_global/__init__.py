@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  30d1fb16803183fc
-#   text hash     bb475206ebb1671a
+#   content hash  b6db01acd6aaef4f
+#   text hash     3463555ee1ed109c
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

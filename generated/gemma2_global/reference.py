@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  30d1fb16803183fc
-#   text hash     70a6c69025d469e9
+#   content hash  b6db01acd6aaef4f
+#   text hash     9f38e900ff7480a6
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

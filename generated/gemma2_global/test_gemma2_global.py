@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  30d1fb16803183fc
-#   text hash     bb31a19a32bd1df9
+#   content hash  b6db01acd6aaef4f
+#   text hash     ae27b4c0ae12ec22
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  884c131aebe5c26e
-#   text hash     04d5164cf48e2dae
+#   content hash  21e82f1229a0fefc
+#   text hash     b4a09c865f40351d
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

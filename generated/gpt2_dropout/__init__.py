@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  9797938a65878efd
-#   text hash     7d0de2b63d0c1847
+#   content hash  907c157c73822cc7
+#   text hash     d148cb5415164a85
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

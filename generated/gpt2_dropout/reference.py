@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  9797938a65878efd
-#   text hash     9db3c23d68456a5b
+#   content hash  907c157c73822cc7
+#   text hash     f72fe2eb8c53a66a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  420df85b00fe542c
-#   text hash     3a29d143c2a72031
+#   content hash  93823cf441113aaf
+#   text hash     099688d80fc15efc
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  420df85b00fe542c
-#   text hash     57b94d746262a747
+#   content hash  93823cf441113aaf
+#   text hash     3ee916f6f2cce998
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

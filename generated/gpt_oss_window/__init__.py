@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  1385d73b1f11024a
-#   text hash     a576d17b2cd410b1
+#   content hash  4ac8cf638bf797ee
+#   text hash     8b0d8f079789d8e2
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

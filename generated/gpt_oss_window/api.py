@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  1385d73b1f11024a
-#   text hash     e2805d79a7522c49
+#   content hash  4ac8cf638bf797ee
+#   text hash     0bbcd45f9e262388
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  1385d73b1f11024a
-#   text hash     ff47fc25df8a8361
+#   content hash  4ac8cf638bf797ee
+#   text hash     de6a76bd337ace07
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

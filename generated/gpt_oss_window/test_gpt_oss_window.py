@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  1385d73b1f11024a
-#   text hash     ca35f9e6b767e99d
+#   content hash  4ac8cf638bf797ee
+#   text hash     e0f511a2935bc0e9
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0b14d806795bc97e
-#   text hash     85f5a927d564067c
+#   content hash  7915438ee516979c
+#   text hash     08636f1f0d277614
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0b14d806795bc97e
-#   text hash     c76b144fb95705f7
+#   content hash  7915438ee516979c
+#   text hash     4bf6e592968eac2d
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0b14d806795bc97e
-#   text hash     e4c20b5140d5583f
+#   content hash  7915438ee516979c
+#   text hash     4e41dbddd647a6bf
 #   render with   attnforge render specs/kerple.yaml
 """The kernels: Causal attention that falls with the logarithm of the distance, at a learned rate.
 
@@ -72,6 +72,26 @@ def query_tiles(k_first, k_last, q_len, k_len, BLOCK_M: tl.constexpr):
 
 
 @triton.jit
+def in_32_bits(x):
+    """Floats as float32, whole numbers as int32."""
+    return x.to(tl.float32 if x.dtype.is_floating() else tl.int32)
+
+
+@triton.jit
+def load_vector(ptr, first, stride, count, BLOCK: tl.constexpr):
+    """Elements from `first` on, 0 where that is before the first or past the last."""
+    row = first + tl.arange(0, BLOCK)
+    return in_32_bits(tl.load(ptr + row.to(tl.int64) * stride, mask=(row >= 0) & (row < count), other=0))
+
+
+@triton.jit
+def find_head(heads):
+    """The batch entry and the head of a program: heads come in groups, one group after the other."""
+    place = tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)
+    return place // heads, place % heads
+
+
+@triton.jit
 def load_tile(desc, b, h, first, count, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """Rows of a head: by a descriptor where the GPU copies tiles by itself, else by pointers, 0 from row `count` on."""
     if isinstance(desc, tl.core.tensor_descriptor_base):
@@ -89,13 +109,12 @@ def load_tile(desc, b, h, first, count, ROWS: tl.constexpr, COLUMNS: tl.constexp
 
 
 @triton.jit
-def load_rows(rows, base, start, count, BLOCK: tl.constexpr):
-    """A value of each row of a head; past the last, 0 or what stands behind it."""
-    if isinstance(rows, tl.core.tensor_descriptor_base):
-        x = rows.load([(base + start).to(tl.int32)])
+def load_rows(desc, base, start, stride, count, BLOCK: tl.constexpr):
+    """A value of each row of a head; before the first and past the last 0, or what stands there."""
+    if isinstance(desc, tl.core.tensor_descriptor_base):
+        x = in_32_bits(desc.load([tl.cast(base + start, tl.int32)]))
     else:
-        row = start + tl.arange(0, BLOCK)
-        x = tl.load(rows + base + row, mask=row < count, other=0.0)
+        x = load_vector(desc + base, start, stride, count, BLOCK)
     return x
 
 
@@ -158,7 +177,7 @@ def forward(
     """Attends from one tile of queries of one head."""
     # late rows tend to see more keys: they start first
     tile = tl.num_programs(1) - 1 - tl.program_id(1)
-    b, h = tl.program_id(0) // Hq, tl.program_id(0) % Hq
+    b, h = find_head(Hq)
     q_start = tile * BLOCK_M
     q_first = q_start + (k_len - q_len)
     q_last = tl.minimum(q_first + BLOCK_M, k_len) - 1
@@ -206,7 +225,7 @@ def forward(
 
 @triton.jit
 def learn_from_queries(
-    dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_rows, delta_rows, row_base, b, h, q_start, q_len, k_len, scale,
+    dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_desc, delta_desc, row_base, b, h, q_start, q_len, k_len, scale,
     k_pos, decay, width, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     PRECISION: tl.constexpr, mixed
 ):  # fmt: skip
@@ -219,8 +238,8 @@ def learn_from_queries(
     score = tl.dot(k_tile, q_tile.T, input_precision=PRECISION) * scale  # [BLOCK_N, BLOCK_M]
     # score - softplus(decay) * log(1 + softplus(width) * (q - k))
     score = score - softplus(decay) * tl.log(1 + softplus(width) * (q_pos[None, :] - k_pos[:, None]))
-    lse = load_rows(lse_rows, row_base, q_start, q_len, BLOCK_M)
-    delta = load_rows(delta_rows, row_base, q_start, q_len, BLOCK_M)
+    lse = load_rows(lse_desc, row_base, q_start, 1, q_len, BLOCK_M)
+    delta = load_rows(delta_desc, row_base, q_start, 1, q_len, BLOCK_M)
     dp = tl.dot(v_tile, dout_tile.T, input_precision=PRECISION)
     p = tl.exp2(score * LOG2E - lse[None, :])
     if mixed:
@@ -236,13 +255,13 @@ def learn_from_queries(
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
 def backward_dkv(
-    q_desc, k_desc, v_desc, dout_desc, lse_rows, delta_rows, dk_ptr, dv_ptr, scale, decay_ptr, width_ptr, q_len,
+    q_desc, k_desc, v_desc, dout_desc, lse_desc, delta_desc, dk_ptr, dv_ptr, scale, decay_ptr, width_ptr, q_len,
     k_len, Hq, decay_stride_head, width_stride_head, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
     """The gradients of one tile of keys and values, summed over the query heads that read it."""
     k_start = tl.program_id(1) * BLOCK_N
-    b, h = tl.program_id(0) // Hq, tl.program_id(0) % Hq
+    b, h = find_head(Hq)
     k_first = k_start
     k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
     k_pos = k_start + tl.arange(0, BLOCK_N)
@@ -259,7 +278,7 @@ def backward_dkv(
         q_start = i * BLOCK_M
         mixed = (i < full_first) | (i >= full_last)
         dk, dv = learn_from_queries(
-            dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_rows, delta_rows, row_base, b, h, q_start, q_len,
+            dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_desc, delta_desc, row_base, b, h, q_start, q_len,
             k_len, scale, k_pos, decay, width, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed
         )  # fmt: skip
 
@@ -314,7 +333,7 @@ def backward_dq(
     """The gradient of one tile of queries of one head, and delta, what the softmax takes off every score's gradient."""
     # late rows tend to see more keys: they start first
     tile = tl.num_programs(1) - 1 - tl.program_id(1)
-    b, h = tl.program_id(0) // Hq, tl.program_id(0) % Hq
+    b, h = find_head(Hq)
     q_start = tile * BLOCK_M
     q_first = q_start + (k_len - q_len)
     q_last = tl.minimum(q_first + BLOCK_M, k_len) - 1
@@ -331,8 +350,8 @@ def backward_dq(
     if dlse_ptr is not None:
         # as if every score were taken once more: its weight is the derivative of the LSE
         delta -= tl.load(dlse_ptr + row_base + row, mask=row < q_len, other=0.0) * LOG2E
-    tl.store(delta_ptr + row_base + row, delta, mask=row < q_len)
     lse = tl.load(lse_ptr + row_base + row, mask=row < q_len, other=0.0)
+    tl.store(delta_ptr + row_base + row, delta, mask=row < q_len)
     dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     decay_sum = tl.zeros([BLOCK_M], tl.float32)
     width_sum = tl.zeros([BLOCK_M], tl.float32)
@@ -349,7 +368,7 @@ def backward_dq(
     store_rows(dq_ptr + (b.to(tl.int64) * q_len * Hq + h) * D, Hq * D, dq * scale, q_start, q_len, D)
     if decay_sum_ptr is not None:
         decay_sum = tl.where(row < q_len, decay_sum, 0.0)
-        tl.store(decay_sum_ptr + tl.program_id(0).to(tl.int64) * tl.num_programs(1) + tile, tl.sum(decay_sum, 0))
+        tl.store(decay_sum_ptr + (b.to(tl.int64) * Hq + h) * tl.num_programs(1) + tile, tl.sum(decay_sum, 0))
     if width_sum_ptr is not None:
         width_sum = tl.where(row < q_len, width_sum, 0.0)
-        tl.store(width_sum_ptr + tl.program_id(0).to(tl.int64) * tl.num_programs(1) + tile, tl.sum(width_sum, 0))
+        tl.store(width_sum_ptr + (b.to(tl.int64) * Hq + h) * tl.num_programs(1) + tile, tl.sum(width_sum, 0))

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0b14d806795bc97e
-#   text hash     ceba342d1f83f4af
+#   content hash  7915438ee516979c
+#   text hash     d30d3f0facac1cad
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

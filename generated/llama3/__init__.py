@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c26223eb49c0e34d
-#   text hash     ef7f5c39fdee35c3
+#   content hash  6c2dddc67ee81d0d
+#   text hash     d5147583283c657f
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c26223eb49c0e34d
-#   text hash     60ce8a6d7d7e4d7e
+#   content hash  6c2dddc67ee81d0d
+#   text hash     36ce729d81adf6bb
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c26223eb49c0e34d
-#   text hash     fed9d5b91bfb3902
+#   content hash  6c2dddc67ee81d0d
+#   text hash     64d96e3c042b24c1
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

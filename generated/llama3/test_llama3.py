@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c26223eb49c0e34d
-#   text hash     766f9c7bfad57cd8
+#   content hash  6c2dddc67ee81d0d
+#   text hash     d6b0e6925be948cc
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4e442773a4f1faf3
-#   text hash     93dd9e9c736eb00c
+#   content hash  574e3014aa54484d
+#   text hash     1953c25e5f932df7
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4e442773a4f1faf3
-#   text hash     460a9c496193d062
+#   content hash  574e3014aa54484d
+#   text hash     285bb4f4026f51ad
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4e442773a4f1faf3
-#   text hash     20efbdfb8676c372
+#   content hash  574e3014aa54484d
+#   text hash     8dce5eba30d55537
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernels: Llama 3 on documents packed into one row, none of which sees another.
 
@@ -24,10 +24,23 @@ LOG2E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
+def in_32_bits(x):
+    """Floats as float32, whole numbers as int32."""
+    return x.to(tl.float32 if x.dtype.is_floating() else tl.int32)
+
+
+@triton.jit
 def load_vector(ptr, first, stride, count, BLOCK: tl.constexpr):
     """Elements from `first` on, 0 where that is before the first or past the last."""
     row = first + tl.arange(0, BLOCK)
-    return tl.load(ptr + row.to(tl.int64) * stride, mask=(row >= 0) & (row < count), other=0)
+    return in_32_bits(tl.load(ptr + row.to(tl.int64) * stride, mask=(row >= 0) & (row < count), other=0))
+
+
+@triton.jit
+def find_head(heads):
+    """The batch entry and the head of a program: heads come in groups, one group after the other."""
+    place = tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)
+    return place // heads, place % heads
 
 
 @triton.jit
@@ -48,13 +61,12 @@ def load_tile(desc, b, h, first, count, ROWS: tl.constexpr, COLUMNS: tl.constexp
 
 
 @triton.jit
-def load_rows(rows, base, start, count, BLOCK: tl.constexpr):
-    """A value of each row of a head; past the last, 0 or what stands behind it."""
-    if isinstance(rows, tl.core.tensor_descriptor_base):
-        x = rows.load([(base + start).to(tl.int32)])
+def load_rows(desc, base, start, stride, count, BLOCK: tl.constexpr):
+    """A value of each row of a head; before the first and past the last 0, or what stands there."""
+    if isinstance(desc, tl.core.tensor_descriptor_base):
+        x = in_32_bits(desc.load([tl.cast(base + start, tl.int32)]))
     else:
-        row = start + tl.arange(0, BLOCK)
-        x = tl.load(rows + base + row, mask=row < count, other=0.0)
+        x = load_vector(desc + base, start, stride, count, BLOCK)
     return x
 
 
@@ -149,7 +161,7 @@ def bounds(
         row = q_start + tl.arange(0, BLOCK_M)
         q_pos = row + (k_len - q_len)
         q_segments_base = q_segments_ptr + tl.cast(b, tl.int64) * q_segments_stride_batch
-        q_segments_q = load_vector(q_segments_base, q_start, q_segments_stride_query, q_len, BLOCK_M).to(tl.int32)
+        q_segments_q = load_vector(q_segments_base, q_start, q_segments_stride_query, q_len, BLOCK_M)
         place = tl.cast(b * q_tiles + tile, tl.int64) * 2
         store_extremes(q_bounds_ptr + place, q_segments_q, row < q_len)
     else:
@@ -157,7 +169,7 @@ def bounds(
         k_start = tile * BLOCK_N
         k_pos = k_start + tl.arange(0, BLOCK_N)
         k_segments_base = k_segments_ptr + tl.cast(b, tl.int64) * k_segments_stride_batch
-        k_segments_k = load_vector(k_segments_base, k_start, k_segments_stride_key, k_len, BLOCK_N).to(tl.int32)
+        k_segments_k = load_vector(k_segments_base, k_start, k_segments_stride_key, k_len, BLOCK_N)
         place = tl.cast(b * k_tiles + tile, tl.int64) * 2
         store_extremes(k_bounds_ptr + place, k_segments_k, k_pos < k_len)
 
@@ -252,7 +264,7 @@ def attend(
     v_tile = load_tile(v_desc, b, kv_h, k_start, k_len, BLOCK_N, BLOCK_DV)
     if mixed:
         keep = (k_pos < k_len)[None, :]
-        k_segments_k = load_vector(k_segments_base, k_start, k_segments_stride_key, k_len, BLOCK_N).to(tl.int32)
+        k_segments_k = load_vector(k_segments_base, k_start, k_segments_stride_key, k_len, BLOCK_N)
         keep &= k_pos[None, :] <= q_pos[:, None]  # causal
         keep &= q_segments_q[:, None] == k_segments_k[None, :]  # segments
         score = tl.where(keep, score, float("-inf"))
@@ -275,7 +287,7 @@ def forward(
     """Attends from one tile of queries of one head."""
     # late rows tend to see more keys: they start first
     tile = tl.num_programs(1) - 1 - tl.program_id(1)
-    b, h = tl.program_id(0) // Hq, tl.program_id(0) % Hq
+    b, h = find_head(Hq)
     kv_h = h // GROUP
     q_start = tile * BLOCK_M
     q_first = q_start + (k_len - q_len)
@@ -284,7 +296,7 @@ def forward(
     q_pos = row + (k_len - q_len)
     units = scale * LOG2E
     q_segments_base = q_segments_ptr + tl.cast(b, tl.int64) * q_segments_stride_batch
-    q_segments_q = load_vector(q_segments_base, q_start, q_segments_stride_query, q_len, BLOCK_M).to(tl.int32)
+    q_segments_q = load_vector(q_segments_base, q_start, q_segments_stride_query, q_len, BLOCK_M)
     k_segments_base = k_segments_ptr + tl.cast(b, tl.int64) * k_segments_stride_batch
 
     q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
@@ -329,7 +341,7 @@ def forward(
 
 @triton.jit
 def learn_from_queries(
-    dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_rows, delta_rows, row_base, b, h, q_start, q_len, k_len, units,
+    dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_desc, delta_desc, row_base, b, h, q_start, q_len, k_len, units,
     k_pos, q_segments_base, k_segments_k, q_segments_stride_query, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, mixed
 ):  # fmt: skip
@@ -340,14 +352,14 @@ def learn_from_queries(
     q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
     dout_tile = load_tile(dout_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_DV)
     score = tl.dot(k_tile, q_tile.T, input_precision=PRECISION)  # [BLOCK_N, BLOCK_M]
-    lse = load_rows(lse_rows, row_base, q_start, q_len, BLOCK_M)
-    delta = load_rows(delta_rows, row_base, q_start, q_len, BLOCK_M)
+    lse = load_rows(lse_desc, row_base, q_start, 1, q_len, BLOCK_M)
+    delta = load_rows(delta_desc, row_base, q_start, 1, q_len, BLOCK_M)
     dp = tl.dot(v_tile, dout_tile.T, input_precision=PRECISION)
     p = tl.exp2(score * units - lse[None, :])
     if mixed:
         delta = tl.where(row < q_len, delta, 0.0)
         keep = (row < q_len)[None, :]
-        q_segments_q = load_vector(q_segments_base, q_start, q_segments_stride_query, q_len, BLOCK_M).to(tl.int32)
+        q_segments_q = load_vector(q_segments_base, q_start, q_segments_stride_query, q_len, BLOCK_M)
         keep &= k_pos[:, None] <= q_pos[None, :]  # causal
         keep &= q_segments_q[None, :] == k_segments_k[:, None]  # segments
         p = tl.where(keep, p, 0.0)
@@ -359,7 +371,7 @@ def learn_from_queries(
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq", "k_tiles"])
 def backward_dkv(
-    q_desc, k_desc, v_desc, dout_desc, lse_rows, delta_rows, dk_ptr, dv_ptr, scale, q_segments_ptr,
+    q_desc, k_desc, v_desc, dout_desc, lse_desc, delta_desc, dk_ptr, dv_ptr, scale, q_segments_ptr,
     k_segments_ptr, query_ranges_ptr, q_len, k_len, Hq, q_segments_stride_batch, q_segments_stride_query,
     k_segments_stride_batch, k_segments_stride_key, k_tiles, GROUP: tl.constexpr, D: tl.constexpr,
     DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
@@ -367,14 +379,14 @@ def backward_dkv(
 ):  # fmt: skip
     """The gradients of one tile of keys and values, summed over the query heads that read it."""
     k_start = tl.program_id(1) * BLOCK_N
-    b, kv_h = tl.program_id(0) // (Hq // GROUP), tl.program_id(0) % (Hq // GROUP)
+    b, kv_h = find_head(Hq // GROUP)
     k_first = k_start
     k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
     k_pos = k_start + tl.arange(0, BLOCK_N)
     units = scale * LOG2E
     q_segments_base = q_segments_ptr + tl.cast(b, tl.int64) * q_segments_stride_batch
     k_segments_base = k_segments_ptr + tl.cast(b, tl.int64) * k_segments_stride_batch
-    k_segments_k = load_vector(k_segments_base, k_start, k_segments_stride_key, k_len, BLOCK_N).to(tl.int32)
+    k_segments_k = load_vector(k_segments_base, k_start, k_segments_stride_key, k_len, BLOCK_N)
 
     k_tile = load_tile(k_desc, b, kv_h, k_start, k_len, BLOCK_N, BLOCK_D)
     v_tile = load_tile(v_desc, b, kv_h, k_start, k_len, BLOCK_N, BLOCK_DV)
@@ -389,7 +401,7 @@ def backward_dkv(
             q_start = i * BLOCK_M
             mixed = (i < full_first) | (i >= full_last)
             dk, dv = learn_from_queries(
-                dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_rows, delta_rows, row_base, b, h, q_start, q_len,
+                dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_desc, delta_desc, row_base, b, h, q_start, q_len,
                 k_len, units, k_pos, q_segments_base, k_segments_k, q_segments_stride_query, BLOCK_M, BLOCK_D,
                 BLOCK_DV, PRECISION, mixed=mixed
             )  # fmt: skip
@@ -414,7 +426,7 @@ def learn_from_keys(
     p = tl.exp2(score * units - lse[:, None])
     if mixed:
         keep = (k_pos < k_len)[None, :]
-        k_segments_k = load_vector(k_segments_base, k_start, k_segments_stride_key, k_len, BLOCK_N).to(tl.int32)
+        k_segments_k = load_vector(k_segments_base, k_start, k_segments_stride_key, k_len, BLOCK_N)
         keep &= k_pos[None, :] <= q_pos[:, None]  # causal
         keep &= q_segments_q[:, None] == k_segments_k[None, :]  # segments
         p = tl.where(keep, p, 0.0)
@@ -434,7 +446,7 @@ def backward_dq(
     """The gradient of one tile of queries of one head, and delta, what the softmax takes off every score's gradient."""
     # late rows tend to see more keys: they start first
     tile = tl.num_programs(1) - 1 - tl.program_id(1)
-    b, h = tl.program_id(0) // Hq, tl.program_id(0) % Hq
+    b, h = find_head(Hq)
     kv_h = h // GROUP
     q_start = tile * BLOCK_M
     q_first = q_start + (k_len - q_len)
@@ -443,7 +455,7 @@ def backward_dq(
     q_pos = row + (k_len - q_len)
     units = scale * LOG2E
     q_segments_base = q_segments_ptr + tl.cast(b, tl.int64) * q_segments_stride_batch
-    q_segments_q = load_vector(q_segments_base, q_start, q_segments_stride_query, q_len, BLOCK_M).to(tl.int32)
+    q_segments_q = load_vector(q_segments_base, q_start, q_segments_stride_query, q_len, BLOCK_M)
     k_segments_base = k_segments_ptr + tl.cast(b, tl.int64) * k_segments_stride_batch
 
     q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
@@ -454,8 +466,8 @@ def backward_dq(
     if dlse_ptr is not None:
         # as if every score were taken once more: its weight is the derivative of the LSE
         delta -= tl.load(dlse_ptr + row_base + row, mask=row < q_len, other=0.0) * LOG2E
-    tl.store(delta_ptr + row_base + row, delta, mask=row < q_len)
     lse = tl.load(lse_ptr + row_base + row, mask=row < q_len, other=0.0)
+    tl.store(delta_ptr + row_base + row, delta, mask=row < q_len)
     dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     range_place = key_ranges_ptr + tl.cast(b * q_tiles + tile, tl.int64) * 4
     first, full_first = tl.load(range_place), tl.load(range_place + 1)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  0dd64903982add71
-#   text hash     19628e19c9c2e49b
+#   content hash  c08c15f5cca523a0
+#   text hash     380e62d6b81758d7
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  0dd64903982add71
-#   text hash     03b78805dc0a2511
+#   content hash  c08c15f5cca523a0
+#   text hash     f34355fd28953b3a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

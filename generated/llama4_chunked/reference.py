@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  0dd64903982add71
-#   text hash     1041faf009af2bfc
+#   content hash  c08c15f5cca523a0
+#   text hash     75cddd470d9dc9bb
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  0dd64903982add71
-#   text hash     717d75fc6c7b4b7b
+#   content hash  c08c15f5cca523a0
+#   text hash     cd5bd428752c2724
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1e812276e1218a13
-#   text hash     53ac4146b15fcef9
+#   content hash  4f2a3fe0196e56cd
+#   text hash     be3dfb77c501614c
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

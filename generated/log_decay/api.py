@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1e812276e1218a13
-#   text hash     c364199896b67f44
+#   content hash  4f2a3fe0196e56cd
+#   text hash     9d1a25b6886a39b9
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

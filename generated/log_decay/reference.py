@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1e812276e1218a13
-#   text hash     248b35cb5d20fe93
+#   content hash  4f2a3fe0196e56cd
+#   text hash     5450a7f6ac9f9757
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

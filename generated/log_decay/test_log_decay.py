@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1e812276e1218a13
-#   text hash     ef210813ffa3f0f3
+#   content hash  4f2a3fe0196e56cd
+#   text hash     20be44a9a045536b
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  0313964298d45147
-#   text hash     188073b213b8863e
+#   content hash  aeebb95f589df463
+#   text hash     9d77c2b0a95c65ad
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

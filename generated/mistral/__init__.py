@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  77b0f079a8c37f23
-#   text hash     14c5006ae99588e9
+#   content hash  f9bbcc589cf6b107
+#   text hash     b9ba3519bd177bbd
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

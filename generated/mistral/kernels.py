@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  77b0f079a8c37f23
-#   text hash     810d97c1e5eefce6
+#   content hash  f9bbcc589cf6b107
+#   text hash     59fe8f374dc2b063
 #   render with   attnforge render specs/mistral.yaml
 """The kernels: Causal attention to the 4096 most recent keys with rotary embedding.
 
@@ -63,6 +63,26 @@ def query_tiles(k_first, k_last, q_len, k_len, BLOCK_M: tl.constexpr):
 
 
 @triton.jit
+def in_32_bits(x):
+    """Floats as float32, whole numbers as int32."""
+    return x.to(tl.float32 if x.dtype.is_floating() else tl.int32)
+
+
+@triton.jit
+def load_vector(ptr, first, stride, count, BLOCK: tl.constexpr):
+    """Elements from `first` on, 0 where that is before the first or past the last."""
+    row = first + tl.arange(0, BLOCK)
+    return in_32_bits(tl.load(ptr + row.to(tl.int64) * stride, mask=(row >= 0) & (row < count), other=0))
+
+
+@triton.jit
+def find_head(heads):
+    """The batch entry and the head of a program: heads come in groups, one group after the other."""
+    place = tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)
+    return place // heads, place % heads
+
+
+@triton.jit
 def load_tile(desc, b, h, first, count, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """Rows of a head: by a descriptor where the GPU copies tiles by itself, else by pointers, 0 from row `count` on."""
     if isinstance(desc, tl.core.tensor_descriptor_base):
@@ -80,13 +100,12 @@ def load_tile(desc, b, h, first, count, ROWS: tl.constexpr, COLUMNS: tl.constexp
 
 
 @triton.jit
-def load_rows(rows, base, start, count, BLOCK: tl.constexpr):
-    """A value of each row of a head; past the last, 0 or what stands behind it."""
-    if isinstance(rows, tl.core.tensor_descriptor_base):
-        x = rows.load([(base + start).to(tl.int32)])
+def load_rows(desc, base, start, stride, count, BLOCK: tl.constexpr):
+    """A value of each row of a head; before the first and past the last 0, or what stands there."""
+    if isinstance(desc, tl.core.tensor_descriptor_base):
+        x = in_32_bits(desc.load([tl.cast(base + start, tl.int32)]))
     else:
-        row = start + tl.arange(0, BLOCK)
-        x = tl.load(rows + base + row, mask=row < count, other=0.0)
+        x = load_vector(desc + base, start, stride, count, BLOCK)
     return x
 
 
@@ -147,7 +166,7 @@ def forward(
     """Attends from one tile of queries of one head."""
     # late rows tend to see more keys: they start first
     tile = tl.num_programs(1) - 1 - tl.program_id(1)
-    b, h = tl.program_id(0) // Hq, tl.program_id(0) % Hq
+    b, h = find_head(Hq)
     kv_h = h // GROUP
     q_start = tile * BLOCK_M
     q_first = q_start + (k_len - q_len)
@@ -196,7 +215,7 @@ def forward(
 
 @triton.jit
 def learn_from_queries(
-    dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_rows, delta_rows, row_base, b, h, q_start, q_len, k_len, units,
+    dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_desc, delta_desc, row_base, b, h, q_start, q_len, k_len, units,
     k_pos, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, mixed
 ):  # fmt: skip
     """Adds what one tile of queries teaches a tile of keys."""
@@ -206,8 +225,8 @@ def learn_from_queries(
     q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
     dout_tile = load_tile(dout_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_DV)
     score = tl.dot(k_tile, q_tile.T, input_precision=PRECISION)  # [BLOCK_N, BLOCK_M]
-    lse = load_rows(lse_rows, row_base, q_start, q_len, BLOCK_M)
-    delta = load_rows(delta_rows, row_base, q_start, q_len, BLOCK_M)
+    lse = load_rows(lse_desc, row_base, q_start, 1, q_len, BLOCK_M)
+    delta = load_rows(delta_desc, row_base, q_start, 1, q_len, BLOCK_M)
     dp = tl.dot(v_tile, dout_tile.T, input_precision=PRECISION)
     p = tl.exp2(score * units - lse[None, :])
     if mixed:
@@ -224,13 +243,13 @@ def learn_from_queries(
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
 def backward_dkv(
-    q_desc, k_desc, v_desc, dout_desc, lse_rows, delta_rows, dk_ptr, dv_ptr, scale, q_len, k_len, Hq,
+    q_desc, k_desc, v_desc, dout_desc, lse_desc, delta_desc, dk_ptr, dv_ptr, scale, q_len, k_len, Hq,
     GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
     """The gradients of one tile of keys and values, summed over the query heads that read it."""
     k_start = tl.program_id(1) * BLOCK_N
-    b, kv_h = tl.program_id(0) // (Hq // GROUP), tl.program_id(0) % (Hq // GROUP)
+    b, kv_h = find_head(Hq // GROUP)
     k_first = k_start
     k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
     k_pos = k_start + tl.arange(0, BLOCK_N)
@@ -247,7 +266,7 @@ def backward_dkv(
             q_start = i * BLOCK_M
             mixed = (i < full_first) | (i >= full_last)
             dk, dv = learn_from_queries(
-                dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_rows, delta_rows, row_base, b, h, q_start, q_len,
+                dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_desc, delta_desc, row_base, b, h, q_start, q_len,
                 k_len, units, k_pos, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed
             )  # fmt: skip
 
@@ -287,7 +306,7 @@ def backward_dq(
     """The gradient of one tile of queries of one head, and delta, what the softmax takes off every score's gradient."""
     # late rows tend to see more keys: they start first
     tile = tl.num_programs(1) - 1 - tl.program_id(1)
-    b, h = tl.program_id(0) // Hq, tl.program_id(0) % Hq
+    b, h = find_head(Hq)
     kv_h = h // GROUP
     q_start = tile * BLOCK_M
     q_first = q_start + (k_len - q_len)
@@ -304,8 +323,8 @@ def backward_dq(
     if dlse_ptr is not None:
         # as if every score were taken once more: its weight is the derivative of the LSE
         delta -= tl.load(dlse_ptr + row_base + row, mask=row < q_len, other=0.0) * LOG2E
-    tl.store(delta_ptr + row_base + row, delta, mask=row < q_len)
     lse = tl.load(lse_ptr + row_base + row, mask=row < q_len, other=0.0)
+    tl.store(delta_ptr + row_base + row, delta, mask=row < q_len)
     dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
     for i in tl.range(first, last):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  77b0f079a8c37f23
-#   text hash     53b43e996647f21c
+#   content hash  f9bbcc589cf6b107
+#   text hash     9f0a1db99574962e
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  77b0f079a8c37f23
-#   text hash     e0c036861fd0ac4d
+#   content hash  f9bbcc589cf6b107
+#   text hash     9b0d8d43d31db09a
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  567f6e4dba720879
-#   text hash     3a0685fbf8c1ffe8
+#   content hash  240e13a2dab90a2a
+#   text hash     30035f33e26ab5bc
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

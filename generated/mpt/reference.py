@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  567f6e4dba720879
-#   text hash     2bd29afa6e8b996d
+#   content hash  240e13a2dab90a2a
+#   text hash     155938c176559763
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  567f6e4dba720879
-#   text hash     ab0cabab69ac9779
+#   content hash  240e13a2dab90a2a
+#   text hash     aba9b018eca70238
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  0957149cfd7c172e
-#   text hash     38d1da7cff59fb73
+#   content hash  ec7106be1ccdee05
+#   text hash     6bde25962ae5e9d7
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see those at most 3 rows and columns away.
 

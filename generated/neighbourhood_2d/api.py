@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  0957149cfd7c172e
-#   text hash     bfa65041e872d2be
+#   content hash  ec7106be1ccdee05
+#   text hash     a19daee5a58618a1
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  0957149cfd7c172e
-#   text hash     5c15a5e6b42a1c7b
+#   content hash  ec7106be1ccdee05
+#   text hash     d14ac05a083b5545
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -24,7 +24,7 @@ LOG2E = kernels.LOG2E.value
 HALF = {
     "sm_90": {
         "forward": {
-            64: ((128, 64, 4, 3), (128, 64, 4, 2), (64, 64, 4, 2), (32, 32, 4, 1)),
+            64: ((64, 128, 4, 2), (64, 64, 4, 2), (32, 32, 4, 1)),
             128: ((128, 64, 4, 2), (64, 64, 4, 2), (64, 32, 4, 2), (32, 32, 4, 1)),
             256: ((128, 64, 8, 2), (128, 32, 8, 3), (64, 32, 4, 2), (32, 32, 4, 1), (32, 16, 4, 1)),
         },
@@ -157,7 +157,7 @@ def _attend(
             shapes,
             kernels.forward,
             (block_m, block_n),
-            grid=lambda: (q.shape[0] * q.shape[-2], _cdiv(q.shape[1], block_m)),
+            grid=lambda: _in_groups(q.shape[0] * q.shape[-2], _cdiv(q.shape[1], block_m), k, v),
             tiles=dict(q_desc=(q, block_m, block_d), k_desc=(k, block_n, block_d), v_desc=(v, block_n, block_dv)),
             given=dict(out_ptr=out, lse_ptr=lse, scale=float(scale)),
             sizes=lambda: dict(
@@ -219,7 +219,7 @@ def _differentiate(
             shapes,
             kernels.backward_dq,
             (block_m, block_n),
-            grid=lambda: (q.shape[0] * q.shape[-2], _cdiv(q.shape[1], block_m)),
+            grid=lambda: _in_groups(q.shape[0] * q.shape[-2], _cdiv(q.shape[1], block_m), k, v),
             tiles=dict(
                 q_desc=(q, block_m, block_d),
                 k_desc=(k, block_n, block_d),
@@ -254,14 +254,14 @@ def _differentiate(
                 shapes,
                 kernels.backward_dkv,
                 (block_m, block_n),
-                grid=lambda: (q.shape[0] * k.shape[-2], _cdiv(k.shape[1], block_n)),
+                grid=lambda: _in_groups(q.shape[0] * k.shape[-2], _cdiv(k.shape[1], block_n), q, dout),
                 tiles=dict(
                     q_desc=(q, block_m, block_d),
                     k_desc=(k, block_n, block_d),
                     v_desc=(v, block_n, block_dv),
                     dout_desc=(dout, block_m, block_dv),
-                    lse_rows=(lse, block_m),
-                    delta_rows=(delta, block_m),
+                    lse_desc=(lse, block_m),
+                    delta_desc=(delta, block_m),
                 ),
                 given=dict(dk_ptr=dk, dv_ptr=dv, scale=float(scale)),
                 sizes=lambda: dict(
@@ -393,6 +393,20 @@ def _run(shapes, name, launch, q, v):
             return
 
 
+def _in_groups(heads, tiles, *walked):
+    """A grid of the heads of a group, tiles and groups: what a group's programs walk along stays in the GPU's cache."""
+    size = sum(x.numel() * x.element_size() for x in walked)
+    most = min(heads * _cache(walked[0].device) // size, heads)
+    group = next((n for n in range(most, 1, -1) if heads % n == 0), 1)
+    # the last axis of a grid is a short one
+    return (group, tiles, heads // group) if heads // group < 2**16 else (heads, tiles, 1)
+
+
+def _cache(device):
+    """Bytes of a GPU's cache that a group of heads may take: others come while it still works."""
+    return 2**15 if INTERPRETED else torch.cuda.get_device_properties(device).L2_cache_size // 3
+
+
 @functools.cache
 def _architecture(device):
     """The architecture whose tile shapes serve a GPU."""
@@ -440,10 +454,14 @@ def _loaded_by(x, rows, columns=None):
 
 
 def _values(x, rows):
-    """What kernels load values of rows by: a descriptor of all of them one after the other, or the tensor."""
-    aligned = x.data_ptr() % 16 == 0 and x.shape[-1] * x.element_size() % 16 == 0
-    if aligned and x.numel() < 2**31 and _copies_tiles(x.device):
-        return TensorDescriptor(x, [x.numel()], [1], [rows])
+    """What kernels load values of rows by: a descriptor of all that lies in memory from first to last, or the tensor."""
+    if rows is None:
+        return x
+    span = 1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride()))
+    step = 16 // x.element_size()
+    aligned = all(n == 1 or s % step == 0 for n, s in zip(x.shape[:-1], x.stride())) and x.data_ptr() % 16 == 0
+    if aligned and x.stride(-1) == 1 and span < 2**31 and step in (4, 8) and _copies_tiles(x.device):
+        return TensorDescriptor(x, [span], [1], [rows])
     return x
 
 

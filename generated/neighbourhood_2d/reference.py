@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  0957149cfd7c172e
-#   text hash     a1bf29aec238339f
+#   content hash  ec7106be1ccdee05
+#   text hash     516dcc069dda2e43
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

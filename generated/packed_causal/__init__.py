@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0741ab3676dde6ef
-#   text hash     feaa3f1028674ad8
+#   content hash  dca7f21c0b6d126a
+#   text hash     d77461fbc38ee956
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0741ab3676dde6ef
-#   text hash     54de999a341f9a2d
+#   content hash  dca7f21c0b6d126a
+#   text hash     f7be0d8f2c87c916
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0741ab3676dde6ef
-#   text hash     3914a35bd1389cc6
+#   content hash  dca7f21c0b6d126a
+#   text hash     6353482faa86760d
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernels: Causal attention for sequences packed into one tensor.
 
@@ -16,6 +16,7 @@ Symbols
     m, l, acc       running maximum, denominator and numerator of the softmax, the maximum in log2 units
     p, dp, ds       weights, their gradient, the gradient of the score
     q_offset, k_offset   rows where a sequence begins in the packed tensors
+    q_aligned   the same in vectors of the package's own: multiples of 4, where descriptors can read
 """
 
 import triton
@@ -64,6 +65,26 @@ def query_tiles(k_first, k_last, q_len, k_len, BLOCK_M: tl.constexpr):
 
 
 @triton.jit
+def in_32_bits(x):
+    """Floats as float32, whole numbers as int32."""
+    return x.to(tl.float32 if x.dtype.is_floating() else tl.int32)
+
+
+@triton.jit
+def load_vector(ptr, first, stride, count, BLOCK: tl.constexpr):
+    """Elements from `first` on, 0 where that is before the first or past the last."""
+    row = first + tl.arange(0, BLOCK)
+    return in_32_bits(tl.load(ptr + row.to(tl.int64) * stride, mask=(row >= 0) & (row < count), other=0))
+
+
+@triton.jit
+def find_head(heads):
+    """The sequence and the head of a program: heads come in groups, one group after the other."""
+    place = tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)
+    return place // heads, place % heads
+
+
+@triton.jit
 def load_tile(desc, h, first, count, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """Rows of a head: by a descriptor where the GPU copies tiles by itself, else by pointers, 0 from row `count` on."""
     if isinstance(desc, tl.core.tensor_descriptor_base):
@@ -81,10 +102,13 @@ def load_tile(desc, h, first, count, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 
 @triton.jit
-def load_rows(ptr, base, start, count, BLOCK: tl.constexpr):
-    """A value of each row of a head, 0 from row `count` on."""
-    row = start + tl.arange(0, BLOCK)
-    return tl.load(ptr + base + row, mask=row < count, other=0.0)
+def load_rows(desc, base, start, stride, count, BLOCK: tl.constexpr):
+    """A value of each row of a head; before the first and past the last 0, or what stands there."""
+    if isinstance(desc, tl.core.tensor_descriptor_base):
+        x = in_32_bits(desc.load([tl.cast(base + start, tl.int32)]))
+    else:
+        x = load_vector(desc + base, start, stride, count, BLOCK)
+    return x
 
 
 @triton.jit
@@ -146,7 +170,7 @@ def forward(
     """Attends from one tile of queries of one head."""
     # late rows tend to see more keys: they start first
     tile = tl.num_programs(1) - 1 - tl.program_id(1)
-    b, h = tl.program_id(0) // Hq, tl.program_id(0) % Hq
+    b, h = find_head(Hq)
     kv_h = h // GROUP
     q_start = tile * BLOCK_M
     q_offset = tl.load(cu_seqlens_q_ptr + b)
@@ -208,7 +232,7 @@ def forward(
 
 @triton.jit
 def learn_from_queries(
-    dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_ptr, delta_ptr, row_base, q_offset, h, q_start, q_len, k_len,
+    dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_desc, delta_desc, row_base, q_offset, h, q_start, q_len, k_len,
     units, k_pos, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr,
     mixed, tail
 ):  # fmt: skip
@@ -223,11 +247,12 @@ def learn_from_queries(
         q_tile = tl.where((row < q_len)[:, None], q_tile, 0.0)
         dout_tile = tl.where((row < q_len)[:, None], dout_tile, 0.0)
     score = tl.dot(k_tile, q_tile.T, input_precision=PRECISION)  # [BLOCK_N, BLOCK_M]
-    lse = load_rows(lse_ptr, row_base, q_start, q_len, BLOCK_M)
-    delta = load_rows(delta_ptr, row_base, q_start, q_len, BLOCK_M)
+    lse = load_rows(lse_desc, row_base, q_start, 1, q_len, BLOCK_M)
+    delta = load_rows(delta_desc, row_base, q_start, 1, q_len, BLOCK_M)
     dp = tl.dot(v_tile, dout_tile.T, input_precision=PRECISION)
     p = tl.exp2(score * units - lse[None, :])
     if mixed:
+        delta = tl.where(row < q_len, delta, 0.0)
         keep = (row < q_len)[None, :]
         keep &= k_pos[:, None] <= q_pos[None, :]  # causal
         p = tl.where(keep, p, 0.0)
@@ -237,17 +262,19 @@ def learn_from_queries(
     return dk, dv
 
 
-@triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
+@triton.jit(do_not_specialize=["q_total", "k_total", "Hq", "q_rows"])
 def backward_dkv(
-    q_desc, k_desc, v_desc, dout_desc, lse_ptr, delta_ptr, dk_ptr, dv_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr,
-    scale, q_total, k_total, Hq, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
+    q_desc, k_desc, v_desc, dout_desc, lse_desc, delta_desc, dk_ptr, dv_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr,
+    scale, q_total, k_total, Hq, q_rows, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    PRECISION: tl.constexpr
 ):  # fmt: skip
     """The gradients of one tile of keys and values, summed over the query heads that read it."""
     k_start = tl.program_id(1) * BLOCK_N
-    b, kv_h = tl.program_id(0) // (Hq // GROUP), tl.program_id(0) % (Hq // GROUP)
+    b, kv_h = find_head(Hq // GROUP)
     q_offset = tl.load(cu_seqlens_q_ptr + b)
     q_len = tl.load(cu_seqlens_q_ptr + b + 1) - q_offset
+    q_aligned = (q_offset // 4 + b) * 4
     k_offset = tl.load(cu_seqlens_k_ptr + b)
     k_len = tl.load(cu_seqlens_k_ptr + b + 1) - k_offset
     if k_start >= k_len:
@@ -262,21 +289,21 @@ def backward_dkv(
     dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     dv = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
     for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
-        row_base = tl.cast(h, tl.int64) * q_total + q_offset
+        row_base = tl.cast(h, tl.int64) * q_rows + q_aligned
         first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, k_len, BLOCK_M)
         # tiles that end within the sequence
         inner = tl.minimum(tl.maximum(q_len // BLOCK_M, first), last)
         for i in tl.range(inner, last, num_stages=1):
             q_start = i * BLOCK_M
             dk, dv = learn_from_queries(
-                dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_ptr, delta_ptr, row_base, q_offset, h, q_start,
+                dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_desc, delta_desc, row_base, q_offset, h, q_start,
                 q_len, k_len, units, k_pos, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, mixed=True, tail=True
             )  # fmt: skip
         for i in tl.range(first, inner):
             q_start = i * BLOCK_M
             mixed = (i < full_first) | (i >= full_last)
             dk, dv = learn_from_queries(
-                dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_ptr, delta_ptr, row_base, q_offset, h, q_start,
+                dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_desc, delta_desc, row_base, q_offset, h, q_start,
                 q_len, k_len, units, k_pos, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed, tail=False
             )  # fmt: skip
 
@@ -310,20 +337,22 @@ def learn_from_keys(
     return dq
 
 
-@triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
+@triton.jit(do_not_specialize=["q_total", "k_total", "Hq", "q_rows"])
 def backward_dq(
-    q_desc, k_desc, v_desc, out_desc, dout_desc, dq_ptr, lse_ptr, dlse_ptr, delta_ptr, cu_seqlens_q_ptr,
-    cu_seqlens_k_ptr, scale, q_total, k_total, Hq, GROUP: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
+    q_desc, k_desc, v_desc, out_desc, dout_desc, dq_ptr, lse_ptr, dlse_ptr, delta_ptr, lse_aligned_ptr,
+    cu_seqlens_q_ptr, cu_seqlens_k_ptr, scale, q_total, k_total, Hq, q_rows, GROUP: tl.constexpr, D: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    PRECISION: tl.constexpr
 ):  # fmt: skip
     """The gradient of one tile of queries of one head, and delta, what the softmax takes off every score's gradient."""
     # late rows tend to see more keys: they start first
     tile = tl.num_programs(1) - 1 - tl.program_id(1)
-    b, h = tl.program_id(0) // Hq, tl.program_id(0) % Hq
+    b, h = find_head(Hq)
     kv_h = h // GROUP
     q_start = tile * BLOCK_M
     q_offset = tl.load(cu_seqlens_q_ptr + b)
     q_len = tl.load(cu_seqlens_q_ptr + b + 1) - q_offset
+    q_aligned = (q_offset // 4 + b) * 4
     k_offset = tl.load(cu_seqlens_k_ptr + b)
     k_len = tl.load(cu_seqlens_k_ptr + b + 1) - k_offset
     if q_start >= q_len:
@@ -342,8 +371,11 @@ def backward_dq(
     if dlse_ptr is not None:
         # as if every score were taken once more: its weight is the derivative of the LSE
         delta -= tl.load(dlse_ptr + row_base + row, mask=row < q_len, other=0.0) * LOG2E
-    tl.store(delta_ptr + row_base + row, delta, mask=row < q_len)
     lse = tl.load(lse_ptr + row_base + row, mask=row < q_len, other=0.0)
+    # where the kernel for keys reads them by descriptors
+    aligned_base = tl.cast(h, tl.int64) * q_rows + q_aligned
+    tl.store(delta_ptr + aligned_base + row, delta, mask=row < q_len)
+    tl.store(lse_aligned_ptr + aligned_base + row, lse, mask=row < q_len)
     dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
     # tiles that end within the sequence

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0741ab3676dde6ef
-#   text hash     54d2f91970f486b5
+#   content hash  dca7f21c0b6d126a
+#   text hash     09a1b6be80a68805
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  22fbb15736922e88
-#   text hash     e18687235275ef7b
+#   content hash  7c61777352f76488
+#   text hash     23ac1910a4c4b6ba
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

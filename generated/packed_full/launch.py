@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  22fbb15736922e88
-#   text hash     a2f3f978213c242c
+#   content hash  7c61777352f76488
+#   text hash     6ba349344f7c5822
 #   render with   attnforge render specs/packed_full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -161,7 +161,7 @@ def _attend(
             shapes,
             kernels.forward,
             (block_m, block_n),
-            grid=lambda: ((cu_seqlens_q.shape[0] - 1) * q.shape[-2], _cdiv(max_seqlen_q, block_m)),
+            grid=lambda: _in_groups((cu_seqlens_q.shape[0] - 1) * q.shape[-2], _cdiv(max_seqlen_q, block_m), k, v),
             tiles=dict(q_desc=(q, block_m, block_d), k_desc=(k, block_n, block_d), v_desc=(v, block_n, block_dv)),
             given=dict(
                 out_ptr=out,
@@ -237,7 +237,8 @@ def _differentiate(
     )
     q, k, v, out, dout = shapes.readable(q, k, v, out, dout)
     dlse = None if dlse is None else dlse.contiguous()
-    delta = torch.empty_like(lse)
+    rows = q.shape[1], _aligned(q.shape[0], cu_seqlens_q)
+    lse_aligned, delta = lse.new_empty(rows), lse.new_empty(rows)
     block_d, block_dv = _padded(q), _padded(v)
 
     dq = dq if wanted[0] else q.new_empty(q.shape)
@@ -247,7 +248,7 @@ def _differentiate(
             shapes,
             kernels.backward_dq,
             (block_m, block_n),
-            grid=lambda: ((cu_seqlens_q.shape[0] - 1) * q.shape[-2], _cdiv(max_seqlen_q, block_m)),
+            grid=lambda: _in_groups((cu_seqlens_q.shape[0] - 1) * q.shape[-2], _cdiv(max_seqlen_q, block_m), k, v),
             tiles=dict(
                 q_desc=(q, block_m, block_d),
                 k_desc=(k, block_n, block_d),
@@ -260,6 +261,7 @@ def _differentiate(
                 lse_ptr=lse,
                 dlse_ptr=dlse,
                 delta_ptr=delta,
+                lse_aligned_ptr=lse_aligned,
                 cu_seqlens_q_ptr=cu_seqlens_q,
                 cu_seqlens_k_ptr=cu_seqlens_k,
                 scale=float(scale),
@@ -268,6 +270,7 @@ def _differentiate(
                 q_total=q.shape[0],
                 k_total=k.shape[0],
                 Hq=q.shape[-2],
+                q_rows=delta.shape[-1],
                 GROUP=q.shape[-2] // k.shape[-2],
                 D=q.shape[-1],
                 BLOCK_M=block_m,
@@ -291,16 +294,18 @@ def _differentiate(
                 shapes,
                 kernels.backward_dkv,
                 (block_m, block_n),
-                grid=lambda: ((cu_seqlens_q.shape[0] - 1) * k.shape[-2], _cdiv(max_seqlen_k, block_n)),
+                grid=lambda: _in_groups(
+                    (cu_seqlens_q.shape[0] - 1) * k.shape[-2], _cdiv(max_seqlen_k, block_n), q, dout
+                ),
                 tiles=dict(
                     q_desc=(q, block_m, block_d),
                     k_desc=(k, block_n, block_d),
                     v_desc=(v, block_n, block_dv),
                     dout_desc=(dout, block_m, block_dv),
+                    lse_desc=(lse_aligned, block_m),
+                    delta_desc=(delta, block_m),
                 ),
                 given=dict(
-                    lse_ptr=lse,
-                    delta_ptr=delta,
                     dk_ptr=dk,
                     dv_ptr=dv,
                     cu_seqlens_q_ptr=cu_seqlens_q,
@@ -311,6 +316,7 @@ def _differentiate(
                     q_total=q.shape[0],
                     k_total=k.shape[0],
                     Hq=q.shape[-2],
+                    q_rows=delta.shape[-1],
                     GROUP=q.shape[-2] // k.shape[-2],
                     D=q.shape[-1],
                     DV=v.shape[-1],
@@ -405,7 +411,7 @@ def _launch(shapes, kernel, blocks, grid, tiles, given, sizes):
     """Launches a kernel, from the second time on without a thought about what shapes tell."""
     key = (kernel.__name__, *blocks)
     if key not in shapes.launches:
-        descriptors, sizes, grid = {name: _tiles(*tile) for name, tile in tiles.items()}, sizes(), grid()
+        descriptors, sizes, grid = {name: _loaded_by(*tile) for name, tile in tiles.items()}, sizes(), grid()
         compiled = kernel[grid](**descriptors, **given, **sizes)
         if not INTERPRETED:
             rest = [sizes[name] for name in kernel.arg_names[len(tiles) + len(given) :]]
@@ -437,6 +443,20 @@ def _run(shapes, name, launch, q, v):
         else:
             _fitting[key], shapes.tiles[name] = i, tiles[i]
             return
+
+
+def _in_groups(heads, tiles, *walked):
+    """A grid of the heads of a group, tiles and groups: what a group's programs walk along stays in the GPU's cache."""
+    size = sum(x.numel() * x.element_size() for x in walked)
+    most = min(heads * _cache(walked[0].device) // size, heads)
+    group = next((n for n in range(most, 1, -1) if heads % n == 0), 1)
+    # the last axis of a grid is a short one
+    return (group, tiles, heads // group) if heads // group < 2**16 else (heads, tiles, 1)
+
+
+def _cache(device):
+    """Bytes of a GPU's cache that a group of heads may take: others come while it still works."""
+    return 2**15 if INTERPRETED else torch.cuda.get_device_properties(device).L2_cache_size // 3
 
 
 @functools.cache
@@ -480,6 +500,28 @@ def _rows(x):
     return x.new_empty(*x.shape[:-1], _cdiv(x.shape[-1], step) * step)[..., : x.shape[-1]]
 
 
+def _aligned(count, cu_seqlens):
+    """Rows of a vector of the package's own: each sequence begins at a multiple of 4 there, where descriptors can read."""
+    return (count // 4 + cu_seqlens.shape[0] - 1) * 4
+
+
+def _loaded_by(x, rows, columns=None):
+    """What kernels load tiles or, without columns, values of rows by."""
+    return _values(x, rows) if columns is None else _tiles(x, rows, columns)
+
+
+def _values(x, rows):
+    """What kernels load values of rows by: a descriptor of all that lies in memory from first to last, or the tensor."""
+    if rows is None:
+        return x
+    span = 1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride()))
+    step = 16 // x.element_size()
+    aligned = all(n == 1 or s % step == 0 for n, s in zip(x.shape[:-1], x.stride())) and x.data_ptr() % 16 == 0
+    if aligned and x.stride(-1) == 1 and span < 2**31 and step in (4, 8) and _copies_tiles(x.device):
+        return TensorDescriptor(x, [span], [1], [rows])
+    return x
+
+
 def _tiles(x, rows, columns):
     """What kernels load tiles of one head by, [rows, columns]: a descriptor, or where the rows of x stand."""
     count, heads, width = x.shape
@@ -497,6 +539,8 @@ def _tiles(x, rows, columns):
 
 def _filled(tiles):
     """What makes the like of another tensor of the same shape, without the checks that a descriptor goes through."""
+    if isinstance(tiles, torch.Tensor):
+        return lambda x: x
     if isinstance(tiles, tuple):
         return lambda x: (x, *tiles[1:])
     fields = {name: value for name, value in vars(tiles).items() if name != "base"}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  22fbb15736922e88
-#   text hash     8b7da122ddc527e4
+#   content hash  7c61777352f76488
+#   text hash     6387c88f697edd8a
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  dde03fafe7a3d62c
-#   text hash     5beefe7a2c33c3e9
+#   content hash  fb3a1d281a4ad016
+#   text hash     87de032a3a4d40b4
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The kernels: Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 
@@ -16,6 +16,7 @@ Symbols
     m, l, acc       running maximum, denominator and numerator of the softmax, the maximum in log2 units
     p, dp, ds       weights, their gradient, the gradient of the score
     q_offset, k_offset   rows where a sequence begins in the packed tensors
+    q_aligned, k_aligned   the same in vectors of the package's own: multiples of 4, where descriptors can read
 """
 
 import triton
@@ -64,10 +65,23 @@ def query_tiles(k_first, k_last, q_len, k_len, BLOCK_M: tl.constexpr):
 
 
 @triton.jit
+def in_32_bits(x):
+    """Floats as float32, whole numbers as int32."""
+    return x.to(tl.float32 if x.dtype.is_floating() else tl.int32)
+
+
+@triton.jit
 def load_vector(ptr, first, stride, count, BLOCK: tl.constexpr):
     """Elements from `first` on, 0 where that is before the first or past the last."""
     row = first + tl.arange(0, BLOCK)
-    return tl.load(ptr + row.to(tl.int64) * stride, mask=(row >= 0) & (row < count), other=0)
+    return in_32_bits(tl.load(ptr + row.to(tl.int64) * stride, mask=(row >= 0) & (row < count), other=0))
+
+
+@triton.jit
+def find_head(heads):
+    """The sequence and the head of a program: heads come in groups, one group after the other."""
+    place = tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)
+    return place // heads, place % heads
 
 
 @triton.jit
@@ -88,10 +102,13 @@ def load_tile(desc, h, first, count, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 
 @triton.jit
-def load_rows(ptr, base, start, count, BLOCK: tl.constexpr):
-    """A value of each row of a head, 0 from row `count` on."""
-    row = start + tl.arange(0, BLOCK)
-    return tl.load(ptr + base + row, mask=row < count, other=0.0)
+def load_rows(desc, base, start, stride, count, BLOCK: tl.constexpr):
+    """A value of each row of a head; before the first and past the last 0, or what stands there."""
+    if isinstance(desc, tl.core.tensor_descriptor_base):
+        x = in_32_bits(desc.load([tl.cast(base + start, tl.int32)]))
+    else:
+        x = load_vector(desc + base, start, stride, count, BLOCK)
+    return x
 
 
 @triton.jit
@@ -121,14 +138,14 @@ def store_rows(ptr, stride, x, first, count, WIDTH: tl.constexpr):
 @triton.jit
 def attend(
     acc, m, l, q_tile, k_desc, v_desc, k_offset, kv_h, k_start, k_len, scale, q_pos, log_decay_base, log_decay_q,
-    log_decay_stride_token, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    log_decay_desc, log_decay_stride_token, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     PRECISION: tl.constexpr, mixed, tail
 ):  # fmt: skip
     """Adds one tile of keys to the running softmax."""
     k_pos = k_start + tl.arange(0, BLOCK_N)
     k_tile = load_tile(k_desc, kv_h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_D)
     score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION) * scale  # [BLOCK_M, BLOCK_N]
-    log_decay_k = load_vector(log_decay_base, k_start, log_decay_stride_token, k_len, BLOCK_N).to(tl.float32)
+    log_decay_k = load_rows(log_decay_desc, log_decay_base, k_start, log_decay_stride_token, k_len, BLOCK_N)
     score = score + log_decay_q[:, None] - log_decay_k[None, :]  # log_decay
     v_tile = load_tile(v_desc, kv_h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_DV)
     if mixed:
@@ -149,45 +166,45 @@ def attend(
 
 @triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
 def forward(
-    q_desc, k_desc, v_desc, out_ptr, lse_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, scale, log_decay_ptr, q_total,
-    k_total, Hq, log_decay_stride_head, log_decay_stride_token, GROUP: tl.constexpr, DV: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    q_desc, k_desc, v_desc, log_decay_desc, out_ptr, lse_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, scale,
+    log_decay_ptr, q_total, k_total, Hq, log_decay_stride_head, log_decay_stride_token, GROUP: tl.constexpr,
+    DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     PRECISION: tl.constexpr
 ):  # fmt: skip
     """Attends from one tile of queries of one head."""
     # late rows tend to see more keys: they start first
     tile = tl.num_programs(1) - 1 - tl.program_id(1)
-    b, h = tl.program_id(0) // Hq, tl.program_id(0) % Hq
+    b, h = find_head(Hq)
     kv_h = h // GROUP
     q_start = tile * BLOCK_M
     q_offset = tl.load(cu_seqlens_q_ptr + b)
     q_len = tl.load(cu_seqlens_q_ptr + b + 1) - q_offset
     k_offset = tl.load(cu_seqlens_k_ptr + b)
     k_len = tl.load(cu_seqlens_k_ptr + b + 1) - k_offset
+    k_aligned = (k_offset // 4 + b) * 4
     if q_start >= q_len:
         return
     q_first = q_start + (k_len - q_len)
     q_last = tl.minimum(q_first + BLOCK_M, k_len) - 1
     row = q_start + tl.arange(0, BLOCK_M)
     q_pos = row + (k_len - q_len)
-    log_decay_base = (
-        log_decay_ptr + tl.cast(h, tl.int64) * log_decay_stride_head + k_offset.to(tl.int64) * log_decay_stride_token
-    )
-    log_decay_q = load_vector(log_decay_base, q_first, log_decay_stride_token, k_len, BLOCK_M).to(tl.float32)
+    log_decay_base = tl.cast(h, tl.int64) * log_decay_stride_head + k_aligned.to(tl.int64) * log_decay_stride_token
+    log_decay_q = load_vector(log_decay_ptr + log_decay_base, q_first, log_decay_stride_token, k_len, BLOCK_M)
 
     q_tile = load_tile(q_desc, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_D)
     acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     l = tl.zeros([BLOCK_M, 8], tl.float32)
     first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
-    if BLOCK_DV <= 64:
+    if BLOCK_DV <= 128:
         # tiles that end within the sequence
         inner = tl.minimum(tl.maximum(k_len // BLOCK_N, first), last)
         for i in tl.range(inner, last):
             k_start = i * BLOCK_N
             acc, m, l = attend(
                 acc, m, l, q_tile, k_desc, v_desc, k_offset, kv_h, k_start, k_len, scale, q_pos, log_decay_base,
-                log_decay_q, log_decay_stride_token, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=True, tail=True
+                log_decay_q, log_decay_desc, log_decay_stride_token, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION,
+                mixed=True, tail=True
             )  # fmt: skip
         for j in tl.range(first, inner):
             i = first + inner - 1 - j  # from the diagonal back
@@ -195,7 +212,8 @@ def forward(
             mixed = i >= full_last
             acc, m, l = attend(
                 acc, m, l, q_tile, k_desc, v_desc, k_offset, kv_h, k_start, k_len, scale, q_pos, log_decay_base,
-                log_decay_q, log_decay_stride_token, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed, tail=False
+                log_decay_q, log_decay_desc, log_decay_stride_token, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION,
+                mixed=mixed, tail=False
             )  # fmt: skip
     else:
         # a branch between products of this width costs more than a loop that mixed tiles have to themselves
@@ -203,13 +221,15 @@ def forward(
             k_start = i * BLOCK_N
             acc, m, l = attend(
                 acc, m, l, q_tile, k_desc, v_desc, k_offset, kv_h, k_start, k_len, scale, q_pos, log_decay_base,
-                log_decay_q, log_decay_stride_token, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=True, tail=True
+                log_decay_q, log_decay_desc, log_decay_stride_token, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION,
+                mixed=True, tail=True
             )  # fmt: skip
         for i in tl.range(full_first, full_last):
             k_start = i * BLOCK_N
             acc, m, l = attend(
                 acc, m, l, q_tile, k_desc, v_desc, k_offset, kv_h, k_start, k_len, scale, q_pos, log_decay_base,
-                log_decay_q, log_decay_stride_token, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=False, tail=False
+                log_decay_q, log_decay_desc, log_decay_stride_token, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION,
+                mixed=False, tail=False
             )  # fmt: skip
 
     l = tl.sum(l, 1)
@@ -222,9 +242,10 @@ def forward(
 
 @triton.jit
 def learn_from_queries(
-    dk, dv, log_decay_k_sum, k_tile, v_tile, q_desc, dout_desc, lse_ptr, delta_ptr, row_base, q_offset, h,
-    q_start, q_len, k_len, scale, k_pos, log_decay_base, log_decay_k, log_decay_stride_token, log_decay_k_sum_ptr,
-    BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, mixed, tail
+    dk, dv, log_decay_k_sum, k_tile, v_tile, q_desc, dout_desc, lse_desc, delta_desc, row_base, q_offset, h,
+    q_start, q_len, k_len, scale, k_pos, log_decay_base, log_decay_k, log_decay_desc, log_decay_stride_token,
+    log_decay_k_sum_ptr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    PRECISION: tl.constexpr, mixed, tail
 ):  # fmt: skip
     """Adds what one tile of queries teaches a tile of keys."""
     q_first = q_start + (k_len - q_len)
@@ -237,14 +258,15 @@ def learn_from_queries(
         q_tile = tl.where((row < q_len)[:, None], q_tile, 0.0)
         dout_tile = tl.where((row < q_len)[:, None], dout_tile, 0.0)
     score = tl.dot(k_tile, q_tile.T, input_precision=PRECISION) * scale  # [BLOCK_N, BLOCK_M]
-    log_decay_q = load_vector(log_decay_base, q_first, log_decay_stride_token, k_len, BLOCK_M).to(tl.float32)
+    log_decay_q = load_rows(log_decay_desc, log_decay_base, q_first, log_decay_stride_token, k_len, BLOCK_M)
     # log_decay
     score = score + log_decay_q[None, :] - log_decay_k[:, None]
-    lse = load_rows(lse_ptr, row_base, q_start, q_len, BLOCK_M)
-    delta = load_rows(delta_ptr, row_base, q_start, q_len, BLOCK_M)
+    lse = load_rows(lse_desc, row_base, q_start, 1, q_len, BLOCK_M)
+    delta = load_rows(delta_desc, row_base, q_start, 1, q_len, BLOCK_M)
     dp = tl.dot(v_tile, dout_tile.T, input_precision=PRECISION)
     p = tl.exp2(score * LOG2E - lse[None, :])
     if mixed:
+        delta = tl.where(row < q_len, delta, 0.0)
         keep = (row < q_len)[None, :]
         keep &= k_pos[:, None] <= q_pos[None, :]  # causal
         p = tl.where(keep, p, 0.0)
@@ -256,20 +278,23 @@ def learn_from_queries(
     return dk, dv, log_decay_k_sum
 
 
-@triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
+@triton.jit(do_not_specialize=["q_total", "k_total", "Hq", "q_rows", "k_rows"])
 def backward_dkv(
-    q_desc, k_desc, v_desc, dout_desc, lse_ptr, delta_ptr, dk_ptr, dv_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr,
-    scale, log_decay_ptr, log_decay_k_sum_ptr, q_total, k_total, Hq, log_decay_stride_head,
-    log_decay_stride_token, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
+    q_desc, k_desc, v_desc, dout_desc, lse_desc, delta_desc, log_decay_desc, dk_ptr, dv_ptr, cu_seqlens_q_ptr,
+    cu_seqlens_k_ptr, scale, log_decay_ptr, log_decay_k_sum_ptr, q_total, k_total, Hq, q_rows, k_rows,
+    log_decay_stride_head, log_decay_stride_token, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    PRECISION: tl.constexpr
 ):  # fmt: skip
     """The gradients of one tile of keys and values, summed over the query heads that read it."""
     k_start = tl.program_id(1) * BLOCK_N
-    b, kv_h = tl.program_id(0) // (Hq // GROUP), tl.program_id(0) % (Hq // GROUP)
+    b, kv_h = find_head(Hq // GROUP)
     q_offset = tl.load(cu_seqlens_q_ptr + b)
     q_len = tl.load(cu_seqlens_q_ptr + b + 1) - q_offset
+    q_aligned = (q_offset // 4 + b) * 4
     k_offset = tl.load(cu_seqlens_k_ptr + b)
     k_len = tl.load(cu_seqlens_k_ptr + b + 1) - k_offset
+    k_aligned = (k_offset // 4 + b) * 4
     if k_start >= k_len:
         return
     k_first = k_start
@@ -281,13 +306,9 @@ def backward_dkv(
     dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     dv = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
     for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
-        row_base = tl.cast(h, tl.int64) * q_total + q_offset
-        log_decay_base = (
-            log_decay_ptr
-            + tl.cast(h, tl.int64) * log_decay_stride_head
-            + k_offset.to(tl.int64) * log_decay_stride_token
-        )
-        log_decay_k = load_vector(log_decay_base, k_start, log_decay_stride_token, k_len, BLOCK_N).to(tl.float32)
+        row_base = tl.cast(h, tl.int64) * q_rows + q_aligned
+        log_decay_base = tl.cast(h, tl.int64) * log_decay_stride_head + k_aligned.to(tl.int64) * log_decay_stride_token
+        log_decay_k = load_vector(log_decay_ptr + log_decay_base, k_start, log_decay_stride_token, k_len, BLOCK_N)
         log_decay_k_sum = tl.zeros([BLOCK_N], tl.float32)
         first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, k_len, BLOCK_M)
         # tiles that end within the sequence
@@ -295,21 +316,23 @@ def backward_dkv(
         for i in tl.range(inner, last, num_stages=1):
             q_start = i * BLOCK_M
             dk, dv, log_decay_k_sum = learn_from_queries(
-                dk, dv, log_decay_k_sum, k_tile, v_tile, q_desc, dout_desc, lse_ptr, delta_ptr, row_base, q_offset,
-                h, q_start, q_len, k_len, scale, k_pos, log_decay_base, log_decay_k, log_decay_stride_token,
-                log_decay_k_sum_ptr, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, mixed=True, tail=True
+                dk, dv, log_decay_k_sum, k_tile, v_tile, q_desc, dout_desc, lse_desc, delta_desc, row_base,
+                q_offset, h, q_start, q_len, k_len, scale, k_pos, log_decay_base, log_decay_k, log_decay_desc,
+                log_decay_stride_token, log_decay_k_sum_ptr, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, mixed=True,
+                tail=True
             )  # fmt: skip
         for i in tl.range(first, inner):
             q_start = i * BLOCK_M
             mixed = (i < full_first) | (i >= full_last)
             dk, dv, log_decay_k_sum = learn_from_queries(
-                dk, dv, log_decay_k_sum, k_tile, v_tile, q_desc, dout_desc, lse_ptr, delta_ptr, row_base, q_offset,
-                h, q_start, q_len, k_len, scale, k_pos, log_decay_base, log_decay_k, log_decay_stride_token,
-                log_decay_k_sum_ptr, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed, tail=False
+                dk, dv, log_decay_k_sum, k_tile, v_tile, q_desc, dout_desc, lse_desc, delta_desc, row_base,
+                q_offset, h, q_start, q_len, k_len, scale, k_pos, log_decay_base, log_decay_k, log_decay_desc,
+                log_decay_stride_token, log_decay_k_sum_ptr, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed,
+                tail=False
             )  # fmt: skip
         if log_decay_k_sum_ptr is not None:
             tl.store(
-                log_decay_k_sum_ptr + tl.cast(h, tl.int64) * k_total + k_offset + k_pos,
+                log_decay_k_sum_ptr + tl.cast(h, tl.int64) * k_rows + k_aligned + k_pos,
                 log_decay_k_sum,
                 mask=k_pos < k_len,
             )
@@ -322,8 +345,8 @@ def backward_dkv(
 @triton.jit
 def learn_from_keys(
     dq, log_decay_q_sum, q_tile, dout_tile, lse, delta, k_desc, v_desc, k_offset, kv_h, k_start, k_len, scale,
-    q_pos, log_decay_base, log_decay_q, log_decay_stride_token, log_decay_q_sum_ptr, BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, mixed, tail
+    q_pos, log_decay_base, log_decay_q, log_decay_desc, log_decay_stride_token, log_decay_q_sum_ptr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, mixed, tail
 ):  # fmt: skip
     """Adds what one tile of keys teaches a tile of queries."""
     k_pos = k_start + tl.arange(0, BLOCK_N)
@@ -334,7 +357,7 @@ def learn_from_keys(
         k_tile = tl.where((k_pos < k_len)[:, None], k_tile, 0.0)
         v_tile = tl.where((k_pos < k_len)[:, None], v_tile, 0.0)
     score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION) * scale  # [BLOCK_M, BLOCK_N]
-    log_decay_k = load_vector(log_decay_base, k_start, log_decay_stride_token, k_len, BLOCK_N).to(tl.float32)
+    log_decay_k = load_rows(log_decay_desc, log_decay_base, k_start, log_decay_stride_token, k_len, BLOCK_N)
     # log_decay
     score = score + log_decay_q[:, None] - log_decay_k[None, :]
     dp = tl.dot(dout_tile, v_tile.T, input_precision=PRECISION)
@@ -350,33 +373,34 @@ def learn_from_keys(
     return dq, log_decay_q_sum
 
 
-@triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
+@triton.jit(do_not_specialize=["q_total", "k_total", "Hq", "q_rows", "k_rows"])
 def backward_dq(
-    q_desc, k_desc, v_desc, out_desc, dout_desc, dq_ptr, lse_ptr, dlse_ptr, delta_ptr, cu_seqlens_q_ptr,
-    cu_seqlens_k_ptr, scale, log_decay_ptr, log_decay_q_sum_ptr, q_total, k_total, Hq, log_decay_stride_head,
-    log_decay_stride_token, GROUP: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
+    q_desc, k_desc, v_desc, out_desc, dout_desc, log_decay_desc, dq_ptr, lse_ptr, dlse_ptr, delta_ptr,
+    lse_aligned_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, scale, log_decay_ptr, log_decay_q_sum_ptr, q_total,
+    k_total, Hq, q_rows, k_rows, log_decay_stride_head, log_decay_stride_token, GROUP: tl.constexpr,
+    D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    PRECISION: tl.constexpr
 ):  # fmt: skip
     """The gradient of one tile of queries of one head, and delta, what the softmax takes off every score's gradient."""
     # late rows tend to see more keys: they start first
     tile = tl.num_programs(1) - 1 - tl.program_id(1)
-    b, h = tl.program_id(0) // Hq, tl.program_id(0) % Hq
+    b, h = find_head(Hq)
     kv_h = h // GROUP
     q_start = tile * BLOCK_M
     q_offset = tl.load(cu_seqlens_q_ptr + b)
     q_len = tl.load(cu_seqlens_q_ptr + b + 1) - q_offset
+    q_aligned = (q_offset // 4 + b) * 4
     k_offset = tl.load(cu_seqlens_k_ptr + b)
     k_len = tl.load(cu_seqlens_k_ptr + b + 1) - k_offset
+    k_aligned = (k_offset // 4 + b) * 4
     if q_start >= q_len:
         return
     q_first = q_start + (k_len - q_len)
     q_last = tl.minimum(q_first + BLOCK_M, k_len) - 1
     row = q_start + tl.arange(0, BLOCK_M)
     q_pos = row + (k_len - q_len)
-    log_decay_base = (
-        log_decay_ptr + tl.cast(h, tl.int64) * log_decay_stride_head + k_offset.to(tl.int64) * log_decay_stride_token
-    )
-    log_decay_q = load_vector(log_decay_base, q_first, log_decay_stride_token, k_len, BLOCK_M).to(tl.float32)
+    log_decay_base = tl.cast(h, tl.int64) * log_decay_stride_head + k_aligned.to(tl.int64) * log_decay_stride_token
+    log_decay_q = load_vector(log_decay_ptr + log_decay_base, q_first, log_decay_stride_token, k_len, BLOCK_M)
 
     q_tile = load_tile(q_desc, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_D)
     dout_tile = load_tile(dout_desc, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_DV)
@@ -386,8 +410,11 @@ def backward_dq(
     if dlse_ptr is not None:
         # as if every score were taken once more: its weight is the derivative of the LSE
         delta -= tl.load(dlse_ptr + row_base + row, mask=row < q_len, other=0.0) * LOG2E
-    tl.store(delta_ptr + row_base + row, delta, mask=row < q_len)
     lse = tl.load(lse_ptr + row_base + row, mask=row < q_len, other=0.0)
+    # where the kernel for keys reads them by descriptors
+    aligned_base = tl.cast(h, tl.int64) * q_rows + q_aligned
+    tl.store(delta_ptr + aligned_base + row, delta, mask=row < q_len)
+    tl.store(lse_aligned_ptr + aligned_base + row, lse, mask=row < q_len)
     dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     log_decay_q_sum = tl.zeros([BLOCK_M], tl.float32)
     first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
@@ -397,22 +424,22 @@ def backward_dq(
         k_start = i * BLOCK_N
         dq, log_decay_q_sum = learn_from_keys(
             dq, log_decay_q_sum, q_tile, dout_tile, lse, delta, k_desc, v_desc, k_offset, kv_h, k_start, k_len,
-            scale, q_pos, log_decay_base, log_decay_q, log_decay_stride_token, log_decay_q_sum_ptr, BLOCK_N,
-            BLOCK_D, BLOCK_DV, PRECISION, mixed=True, tail=True
+            scale, q_pos, log_decay_base, log_decay_q, log_decay_desc, log_decay_stride_token,
+            log_decay_q_sum_ptr, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=True, tail=True
         )  # fmt: skip
     for i in tl.range(first, inner):
         k_start = i * BLOCK_N
         mixed = i >= full_last
         dq, log_decay_q_sum = learn_from_keys(
             dq, log_decay_q_sum, q_tile, dout_tile, lse, delta, k_desc, v_desc, k_offset, kv_h, k_start, k_len,
-            scale, q_pos, log_decay_base, log_decay_q, log_decay_stride_token, log_decay_q_sum_ptr, BLOCK_N,
-            BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed, tail=False
+            scale, q_pos, log_decay_base, log_decay_q, log_decay_desc, log_decay_stride_token,
+            log_decay_q_sum_ptr, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed, tail=False
         )  # fmt: skip
 
     store_rows(dq_ptr + (q_offset.to(tl.int64) * Hq + h) * D, Hq * D, dq * scale, q_start, q_len, D)
     if log_decay_q_sum_ptr is not None:
         tl.store(
-            log_decay_q_sum_ptr + tl.cast(h, tl.int64) * k_total + k_offset + q_pos,
+            log_decay_q_sum_ptr + tl.cast(h, tl.int64) * k_rows + k_aligned + q_pos,
             log_decay_q_sum,
             mask=(row < q_len) & (q_pos >= 0),
         )
@@ -427,8 +454,11 @@ def scan(
     b, h = tl.program_id(0) // heads, tl.program_id(0) % heads
     offset = tl.load(cu_seqlens_ptr + b)
     count = tl.load(cu_seqlens_ptr + b + 1) - offset
-    x_ptr += h.to(tl.int64) * x_stride_head + offset.to(tl.int64) * x_stride_token
-    sums_ptr += h.to(tl.int64) * total + offset
+    aligned = (offset // 4 + b) * 4
+    # gradients come from where the sums went to
+    first, first_sum = (aligned, offset) if REVERSE else (offset, aligned)
+    x_ptr += h.to(tl.int64) * x_stride_head + first.to(tl.int64) * x_stride_token
+    sums_ptr += h.to(tl.int64) * total + first_sum
     carry = 0.0
     for start in tl.range(0, count, BLOCK):
         token = start + tl.arange(0, BLOCK)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  dde03fafe7a3d62c
-#   text hash     e0facf3013a64279
+#   content hash  fb3a1d281a4ad016
+#   text hash     4a570b589bdcb383
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -29,7 +29,7 @@ HALF = {
             256: ((128, 32, 8, 3), (64, 32, 4, 2), (32, 32, 4, 1), (32, 16, 4, 1)),
         },
         "backward_dkv": {
-            64: ((128, 64, 4, 2), (32, 64, 4, 2), (32, 64, 4, 1), (32, 32, 4, 1)),
+            64: ((64, 64, 4, 2), (64, 64, 4, 1), (32, 64, 4, 1), (32, 32, 4, 1)),
             128: ((32, 64, 4, 2), (32, 64, 4, 1), (32, 32, 4, 1)),
             256: ((64, 64, 8, 2), (32, 64, 8, 1), (16, 32, 4, 1)),
         },
@@ -78,7 +78,7 @@ SINGLE = {
 
 def attend(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, log_decay, scale):
     """Out and LSE of checked arguments, the LSE as kernels want it: in log2 units, inf for a row without keys."""
-    log_decay = _scan(log_decay.permute(1, 0), cu_seqlens_k, False)
+    log_decay = _scan(log_decay.permute(1, 0), cu_seqlens_k, _aligned(k.shape[0], cu_seqlens_k), False)
     # -inf * 0 would be NaN where the kernels apply the scale
     return _attend(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, log_decay, max(scale, 1e-30))
 
@@ -163,8 +163,13 @@ def _attend(
             shapes,
             kernels.forward,
             (block_m, block_n),
-            grid=lambda: ((cu_seqlens_q.shape[0] - 1) * q.shape[-2], _cdiv(max_seqlen_q, block_m)),
-            tiles=dict(q_desc=(q, block_m, block_d), k_desc=(k, block_n, block_d), v_desc=(v, block_n, block_dv)),
+            grid=lambda: _in_groups((cu_seqlens_q.shape[0] - 1) * q.shape[-2], _cdiv(max_seqlen_q, block_m), k, v),
+            tiles=dict(
+                q_desc=(q, block_m, block_d),
+                k_desc=(k, block_n, block_d),
+                v_desc=(v, block_n, block_dv),
+                log_decay_desc=(log_decay, block_n),
+            ),
             given=dict(
                 out_ptr=out,
                 lse_ptr=lse,
@@ -227,6 +232,8 @@ def _differentiate(
     if lse.numel() == 0 or k.numel() == 0:
         return tuple(x.zero_() for x in gradients)
     dq, dk, dv, _ = gradients
+    # whether descriptors can read what queries find at their positions: they read from multiples of 16 bytes on
+    level = cu_seqlens_q.data_ptr() == cu_seqlens_k.data_ptr()
     shapes = _Shapes.of(
         "differentiate",
         q,
@@ -239,35 +246,39 @@ def _differentiate(
         max_seqlen_k,
         out,
         dout,
+        level,
         dlse is None,
         *wanted,
     )
     q, k, v, out, dout = shapes.readable(q, k, v, out, dout)
     dlse = None if dlse is None else dlse.contiguous()
-    delta = torch.empty_like(lse)
+    rows = q.shape[1], _aligned(q.shape[0], cu_seqlens_q)
+    lse_aligned, delta = lse.new_empty(rows), lse.new_empty(rows)
     block_d, block_dv = _padded(q), _padded(v)
 
     dq = dq if wanted[0] else q.new_empty(q.shape)
-    log_decay_q_sum = lse.new_zeros(q.shape[1], k.shape[0]) if wanted[3] and dlse is not None else None
+    log_decay_q_sum = lse.new_zeros(q.shape[1], log_decay.shape[-1]) if wanted[3] and dlse is not None else None
 
     def launch(block_m, block_n, warps, stages):
         _launch(
             shapes,
             kernels.backward_dq,
             (block_m, block_n),
-            grid=lambda: ((cu_seqlens_q.shape[0] - 1) * q.shape[-2], _cdiv(max_seqlen_q, block_m)),
+            grid=lambda: _in_groups((cu_seqlens_q.shape[0] - 1) * q.shape[-2], _cdiv(max_seqlen_q, block_m), k, v),
             tiles=dict(
                 q_desc=(q, block_m, block_d),
                 k_desc=(k, block_n, block_d),
                 v_desc=(v, block_n, block_dv),
                 out_desc=(out, block_m, block_dv),
                 dout_desc=(dout, block_m, block_dv),
+                log_decay_desc=(log_decay, block_n),
             ),
             given=dict(
                 dq_ptr=dq,
                 lse_ptr=lse,
                 dlse_ptr=dlse,
                 delta_ptr=delta,
+                lse_aligned_ptr=lse_aligned,
                 cu_seqlens_q_ptr=cu_seqlens_q,
                 cu_seqlens_k_ptr=cu_seqlens_k,
                 scale=float(scale),
@@ -278,6 +289,8 @@ def _differentiate(
                 q_total=q.shape[0],
                 k_total=k.shape[0],
                 Hq=q.shape[-2],
+                q_rows=delta.shape[-1],
+                k_rows=log_decay.shape[-1],
                 log_decay_stride_head=_stride(log_decay, 0),
                 log_decay_stride_token=_stride(log_decay, 1),
                 GROUP=q.shape[-2] // k.shape[-2],
@@ -297,23 +310,26 @@ def _differentiate(
     if wanted[1] or wanted[2] or wanted[3]:
         dk = dk if wanted[1] else k.new_empty(k.shape)
         dv = dv if wanted[2] else v.new_empty(v.shape)
-        log_decay_k_sum = lse.new_empty(q.shape[1], k.shape[0]) if wanted[3] else None
+        log_decay_k_sum = lse.new_empty(q.shape[1], log_decay.shape[-1]) if wanted[3] else None
 
         def launch(block_m, block_n, warps, stages):
             _launch(
                 shapes,
                 kernels.backward_dkv,
                 (block_m, block_n),
-                grid=lambda: ((cu_seqlens_q.shape[0] - 1) * k.shape[-2], _cdiv(max_seqlen_k, block_n)),
+                grid=lambda: _in_groups(
+                    (cu_seqlens_q.shape[0] - 1) * k.shape[-2], _cdiv(max_seqlen_k, block_n), q, dout
+                ),
                 tiles=dict(
                     q_desc=(q, block_m, block_d),
                     k_desc=(k, block_n, block_d),
                     v_desc=(v, block_n, block_dv),
                     dout_desc=(dout, block_m, block_dv),
+                    lse_desc=(lse_aligned, block_m),
+                    delta_desc=(delta, block_m),
+                    log_decay_desc=(log_decay, block_m if level else None),
                 ),
                 given=dict(
-                    lse_ptr=lse,
-                    delta_ptr=delta,
                     dk_ptr=dk,
                     dv_ptr=dv,
                     cu_seqlens_q_ptr=cu_seqlens_q,
@@ -326,6 +342,8 @@ def _differentiate(
                     q_total=q.shape[0],
                     k_total=k.shape[0],
                     Hq=q.shape[-2],
+                    q_rows=delta.shape[-1],
+                    k_rows=log_decay.shape[-1],
                     log_decay_stride_head=_stride(log_decay, 0),
                     log_decay_stride_token=_stride(log_decay, 1),
                     GROUP=q.shape[-2] // k.shape[-2],
@@ -389,11 +407,11 @@ _attend.register_autograd(_backward, setup_context=_keep)
 
 
 @_Operator
-def _scan(x: torch.Tensor, cu_seqlens_k: torch.Tensor, reverse: bool) -> torch.Tensor:
-    sums = x.new_empty(x.shape, dtype=torch.float32)
-    if x.numel():
+def _scan(x: torch.Tensor, cu_seqlens_k: torch.Tensor, tokens: int, reverse: bool) -> torch.Tensor:
+    sums = x.new_empty(*x.shape[:-1], tokens, dtype=torch.float32)
+    if sums.numel():
         block = 64 if INTERPRETED else 1024
-        shapes = _Shapes.of("scan", x, cu_seqlens_k, reverse)
+        shapes = _Shapes.of("scan", x, cu_seqlens_k, tokens, reverse)
         _launch(
             shapes,
             kernels.scan,
@@ -404,7 +422,7 @@ def _scan(x: torch.Tensor, cu_seqlens_k: torch.Tensor, reverse: bool) -> torch.T
             sizes=lambda: dict(
                 x_stride_head=x.stride(0),
                 x_stride_token=x.stride(1),
-                total=x.shape[-1],
+                total=tokens,
                 heads=x.shape[-2],
                 REVERSE=reverse,
                 BLOCK=block,
@@ -414,18 +432,19 @@ def _scan(x: torch.Tensor, cu_seqlens_k: torch.Tensor, reverse: bool) -> torch.T
 
 
 @_scan.register_fake
-def _(x, cu_seqlens_k, reverse):
-    return x.new_empty(x.shape, dtype=torch.float32)
+def _(x, cu_seqlens_k, tokens, reverse):
+    return x.new_empty(*x.shape[:-1], tokens, dtype=torch.float32)
 
 
 def _keep_scan(ctx, inputs, output):
-    x, cu_seqlens_k, ctx.reverse = inputs
+    x, cu_seqlens_k, _, ctx.reverse = inputs
     ctx.save_for_backward(cu_seqlens_k)
+    ctx.tokens = x.shape[-1]
     ctx.dtype = x.dtype
 
 
 def _scan_back(ctx, grad):
-    return _scan(grad, *ctx.saved_tensors, not ctx.reverse).to(ctx.dtype), None, None
+    return _scan(grad, *ctx.saved_tensors, ctx.tokens, not ctx.reverse).to(ctx.dtype), None, None, None
 
 
 _scan.register_autograd(_scan_back, setup_context=_keep_scan)
@@ -469,7 +488,7 @@ def _launch(shapes, kernel, blocks, grid, tiles, given, sizes):
     """Launches a kernel, from the second time on without a thought about what shapes tell."""
     key = (kernel.__name__, *blocks)
     if key not in shapes.launches:
-        descriptors, sizes, grid = {name: _tiles(*tile) for name, tile in tiles.items()}, sizes(), grid()
+        descriptors, sizes, grid = {name: _loaded_by(*tile) for name, tile in tiles.items()}, sizes(), grid()
         compiled = kernel[grid](**descriptors, **given, **sizes)
         if not INTERPRETED:
             rest = [sizes[name] for name in kernel.arg_names[len(tiles) + len(given) :]]
@@ -501,6 +520,20 @@ def _run(shapes, name, launch, q, v):
         else:
             _fitting[key], shapes.tiles[name] = i, tiles[i]
             return
+
+
+def _in_groups(heads, tiles, *walked):
+    """A grid of the heads of a group, tiles and groups: what a group's programs walk along stays in the GPU's cache."""
+    size = sum(x.numel() * x.element_size() for x in walked)
+    most = min(heads * _cache(walked[0].device) // size, heads)
+    group = next((n for n in range(most, 1, -1) if heads % n == 0), 1)
+    # the last axis of a grid is a short one
+    return (group, tiles, heads // group) if heads // group < 2**16 else (heads, tiles, 1)
+
+
+def _cache(device):
+    """Bytes of a GPU's cache that a group of heads may take: others come while it still works."""
+    return 2**15 if INTERPRETED else torch.cuda.get_device_properties(device).L2_cache_size // 3
 
 
 @functools.cache
@@ -544,6 +577,28 @@ def _rows(x):
     return x.new_empty(*x.shape[:-1], _cdiv(x.shape[-1], step) * step)[..., : x.shape[-1]]
 
 
+def _aligned(count, cu_seqlens):
+    """Rows of a vector of the package's own: each sequence begins at a multiple of 4 there, where descriptors can read."""
+    return (count // 4 + cu_seqlens.shape[0] - 1) * 4
+
+
+def _loaded_by(x, rows, columns=None):
+    """What kernels load tiles or, without columns, values of rows by."""
+    return _values(x, rows) if columns is None else _tiles(x, rows, columns)
+
+
+def _values(x, rows):
+    """What kernels load values of rows by: a descriptor of all that lies in memory from first to last, or the tensor."""
+    if rows is None:
+        return x
+    span = 1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride()))
+    step = 16 // x.element_size()
+    aligned = all(n == 1 or s % step == 0 for n, s in zip(x.shape[:-1], x.stride())) and x.data_ptr() % 16 == 0
+    if aligned and x.stride(-1) == 1 and span < 2**31 and step in (4, 8) and _copies_tiles(x.device):
+        return TensorDescriptor(x, [span], [1], [rows])
+    return x
+
+
 def _tiles(x, rows, columns):
     """What kernels load tiles of one head by, [rows, columns]: a descriptor, or where the rows of x stand."""
     count, heads, width = x.shape
@@ -561,6 +616,8 @@ def _tiles(x, rows, columns):
 
 def _filled(tiles):
     """What makes the like of another tensor of the same shape, without the checks that a descriptor goes through."""
+    if isinstance(tiles, torch.Tensor):
+        return lambda x: x
     if isinstance(tiles, tuple):
         return lambda x: (x, *tiles[1:])
     fields = {name: value for name, value in vars(tiles).items() if name != "base"}

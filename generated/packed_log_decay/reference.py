@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  dde03fafe7a3d62c
-#   text hash     b79cabf86b4a5d05
+#   content hash  fb3a1d281a4ad016
+#   text hash     68e2f4bd3082b32b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  dde03fafe7a3d62c
-#   text hash     e14a9900b33a6217
+#   content hash  fb3a1d281a4ad016
+#   text hash     fe441525d53d7c4a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

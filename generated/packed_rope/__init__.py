@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c4905ff533f2a3de
-#   text hash     073a7fa9fe42d3f4
+#   content hash  155fd57712b3a391
+#   text hash     aba7e48056dcdf35
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c4905ff533f2a3de
-#   text hash     c843df8cb713c3b7
+#   content hash  155fd57712b3a391
+#   text hash     615461c67413df75
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

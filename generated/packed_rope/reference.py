@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c4905ff533f2a3de
-#   text hash     28bf8d07a4ba4fff
+#   content hash  155fd57712b3a391
+#   text hash     9a7646729af7bbfd
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  cc7173437ed052fc
-#   text hash     d4f02e10debd8866
+#   content hash  4302202595ef90d9
+#   text hash     5518a245256aa464
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  cc7173437ed052fc
-#   text hash     28e298917621a160
+#   content hash  4302202595ef90d9
+#   text hash     304ea8d362fdf7c0
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

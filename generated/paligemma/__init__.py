@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8aeb46e8365c4f9c
-#   text hash     93e0548cc839e5d2
+#   content hash  2c2eba129b867d3b
+#   text hash     1186e79beb7f538e
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

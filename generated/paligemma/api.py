@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8aeb46e8365c4f9c
-#   text hash     1453ab91e6611ee1
+#   content hash  2c2eba129b867d3b
+#   text hash     d19c91e54cf9a7f0
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

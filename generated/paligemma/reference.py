@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8aeb46e8365c4f9c
-#   text hash     3ee2e013020c4aa3
+#   content hash  2c2eba129b867d3b
+#   text hash     028b6c4d7efea8ff
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

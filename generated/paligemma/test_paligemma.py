@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8aeb46e8365c4f9c
-#   text hash     5491ea94f4029659
+#   content hash  2c2eba129b867d3b
+#   text hash     b47ef05b4e8a68a0
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  79fd8b71d35fd557
-#   text hash     47ec47b79f873a12
+#   content hash  7856f6c5a74ca523
+#   text hash     a1b0357933ccc026
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

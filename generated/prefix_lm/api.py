@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  79fd8b71d35fd557
-#   text hash     60012562077e2200
+#   content hash  7856f6c5a74ca523
+#   text hash     058b7963b3d0a9c0
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  79fd8b71d35fd557
-#   text hash     430ef8bfc0a6af8a
+#   content hash  7856f6c5a74ca523
+#   text hash     6ce701f11ab161a6
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  79fd8b71d35fd557
-#   text hash     99cbeb32731793ba
+#   content hash  7856f6c5a74ca523
+#   text hash     1e5ac39be2de9343
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  97613da559a2f121
-#   text hash     324d3e372d78a3d8
+#   content hash  396beb5553bf6c4b
+#   text hash     8737d0bcae956260
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

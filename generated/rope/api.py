@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  48e43a5bca54d91e
-#   text hash     a00b91d2ddb4f519
+#   content hash  163aee8284ab3440
+#   text hash     24e0a4a441b0d3de
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

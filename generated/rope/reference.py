@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  48e43a5bca54d91e
-#   text hash     8eb4b9397efe6cdb
+#   content hash  163aee8284ab3440
+#   text hash     0fecaa73376a7a98
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

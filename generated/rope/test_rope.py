@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  48e43a5bca54d91e
-#   text hash     5613e473a9d59edf
+#   content hash  163aee8284ab3440
+#   text hash     33d4a644d5573f4c
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

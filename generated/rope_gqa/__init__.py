@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b86d0409befd8cec
-#   text hash     ab32e83235075b5d
+#   content hash  52776af4d12da0fc
+#   text hash     1d6b65a0e1f71e1c
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b86d0409befd8cec
-#   text hash     e0beaba4b47a63d2
+#   content hash  52776af4d12da0fc
+#   text hash     e1c765ae4b99e1f4
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b86d0409befd8cec
-#   text hash     b80e89d26bbb8dbd
+#   content hash  52776af4d12da0fc
+#   text hash     0526a217a451474d
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d89061921caf6b9f
-#   text hash     23d7a65b97d93d96
+#   content hash  c1a151d3dab9da87
+#   text hash     878e314df3b8297d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d89061921caf6b9f
-#   text hash     a531ca95aa996a40
+#   content hash  c1a151d3dab9da87
+#   text hash     d253c2595d1c923a
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

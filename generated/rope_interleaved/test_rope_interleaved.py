@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d89061921caf6b9f
-#   text hash     644e59ab4bd6a6ce
+#   content hash  c1a151d3dab9da87
+#   text hash     ad103a67467a591d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

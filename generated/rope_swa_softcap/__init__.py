@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  52d410ef4ebc994c
-#   text hash     6440318d6a24c030
+#   content hash  30d4cb6127c46c01
+#   text hash     919f6634f0f24dba
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

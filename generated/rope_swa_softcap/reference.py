@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  52d410ef4ebc994c
-#   text hash     d30e764de7d81198
+#   content hash  30d4cb6127c46c01
+#   text hash     97080c2696fb20b5
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  52d410ef4ebc994c
-#   text hash     3b2535a2d38e4089
+#   content hash  30d4cb6127c46c01
+#   text hash     622dcdd746ff3f76
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b7b51bdfcb695658
-#   text hash     50f0c3f24b47e04c
+#   content hash  1d4a80f68ef847b6
+#   text hash     96125bde8a546922
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b7b51bdfcb695658
-#   text hash     e4e098e5e350f086
+#   content hash  1d4a80f68ef847b6
+#   text hash     43aefef37df9ebfd
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

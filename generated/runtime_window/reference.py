@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b7b51bdfcb695658
-#   text hash     11d940bace0130fa
+#   content hash  1d4a80f68ef847b6
+#   text hash     a62f225184faf9af
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b7b51bdfcb695658
-#   text hash     04d439df9a9cb957
+#   content hash  1d4a80f68ef847b6
+#   text hash     7c41f2213adee496
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

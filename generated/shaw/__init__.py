@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  1e05f471e725e788
-#   text hash     fe2a296dc46cc443
+#   content hash  fa9155a0c2cfb8c0
+#   text hash     ab8a108c31b49940
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  1e05f471e725e788
-#   text hash     51269d2b239cc513
+#   content hash  fa9155a0c2cfb8c0
+#   text hash     fbf324fdc9e20532
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

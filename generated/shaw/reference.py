@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  1e05f471e725e788
-#   text hash     f38a1b72296aa968
+#   content hash  fa9155a0c2cfb8c0
+#   text hash     e464665a69ad2d34
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  1e05f471e725e788
-#   text hash     5e784ce7dcbb2266
+#   content hash  fa9155a0c2cfb8c0
+#   text hash     143c479a96c4e4bc
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a45891a6d08f3983
-#   text hash     c00e72f1e4b9e9de
+#   content hash  1ab60e5e73e392d0
+#   text hash     1ec8fc43fffeeaf1
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

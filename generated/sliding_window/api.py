@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a45891a6d08f3983
-#   text hash     0bd18e850fdb305c
+#   content hash  1ab60e5e73e392d0
+#   text hash     45380ae330002734
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a45891a6d08f3983
-#   text hash     7f8fc7a78115ea4a
+#   content hash  1ab60e5e73e392d0
+#   text hash     24e075d020392790
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

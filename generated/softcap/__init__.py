@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  52afc8d246558303
-#   text hash     d18dab117be736e6
+#   content hash  0112cadae36010d9
+#   text hash     d3c6e5a661d1416f
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  52afc8d246558303
-#   text hash     0e273e0383d55135
+#   content hash  0112cadae36010d9
+#   text hash     1b7e463f8f79a8ed
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

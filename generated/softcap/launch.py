@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  52afc8d246558303
-#   text hash     8cb863e5003d61c4
+#   content hash  0112cadae36010d9
+#   text hash     1288a0e5cac52327
 #   render with   attnforge render specs/softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -157,7 +157,7 @@ def _attend(
             shapes,
             kernels.forward,
             (block_m, block_n),
-            grid=lambda: (q.shape[0] * q.shape[-2], _cdiv(q.shape[1], block_m)),
+            grid=lambda: _in_groups(q.shape[0] * q.shape[-2], _cdiv(q.shape[1], block_m), k, v),
             tiles=dict(q_desc=(q, block_m, block_d), k_desc=(k, block_n, block_d), v_desc=(v, block_n, block_dv)),
             given=dict(out_ptr=out, lse_ptr=lse, scale=float(scale)),
             sizes=lambda: dict(
@@ -220,7 +220,7 @@ def _differentiate(
             shapes,
             kernels.backward_dq,
             (block_m, block_n),
-            grid=lambda: (q.shape[0] * q.shape[-2], _cdiv(q.shape[1], block_m)),
+            grid=lambda: _in_groups(q.shape[0] * q.shape[-2], _cdiv(q.shape[1], block_m), k, v),
             tiles=dict(
                 q_desc=(q, block_m, block_d),
                 k_desc=(k, block_n, block_d),
@@ -256,14 +256,14 @@ def _differentiate(
                 shapes,
                 kernels.backward_dkv,
                 (block_m, block_n),
-                grid=lambda: (q.shape[0] * k.shape[-2], _cdiv(k.shape[1], block_n)),
+                grid=lambda: _in_groups(q.shape[0] * k.shape[-2], _cdiv(k.shape[1], block_n), q, dout),
                 tiles=dict(
                     q_desc=(q, block_m, block_d),
                     k_desc=(k, block_n, block_d),
                     v_desc=(v, block_n, block_dv),
                     dout_desc=(dout, block_m, block_dv),
-                    lse_rows=(lse, block_m),
-                    delta_rows=(delta, block_m),
+                    lse_desc=(lse, block_m),
+                    delta_desc=(delta, block_m),
                 ),
                 given=dict(dk_ptr=dk, dv_ptr=dv, scale=float(scale)),
                 sizes=lambda: dict(
@@ -396,6 +396,20 @@ def _run(shapes, name, launch, q, v):
             return
 
 
+def _in_groups(heads, tiles, *walked):
+    """A grid of the heads of a group, tiles and groups: what a group's programs walk along stays in the GPU's cache."""
+    size = sum(x.numel() * x.element_size() for x in walked)
+    most = min(heads * _cache(walked[0].device) // size, heads)
+    group = next((n for n in range(most, 1, -1) if heads % n == 0), 1)
+    # the last axis of a grid is a short one
+    return (group, tiles, heads // group) if heads // group < 2**16 else (heads, tiles, 1)
+
+
+def _cache(device):
+    """Bytes of a GPU's cache that a group of heads may take: others come while it still works."""
+    return 2**15 if INTERPRETED else torch.cuda.get_device_properties(device).L2_cache_size // 3
+
+
 @functools.cache
 def _architecture(device):
     """The architecture whose tile shapes serve a GPU."""
@@ -443,10 +457,14 @@ def _loaded_by(x, rows, columns=None):
 
 
 def _values(x, rows):
-    """What kernels load values of rows by: a descriptor of all of them one after the other, or the tensor."""
-    aligned = x.data_ptr() % 16 == 0 and x.shape[-1] * x.element_size() % 16 == 0
-    if aligned and x.numel() < 2**31 and _copies_tiles(x.device):
-        return TensorDescriptor(x, [x.numel()], [1], [rows])
+    """What kernels load values of rows by: a descriptor of all that lies in memory from first to last, or the tensor."""
+    if rows is None:
+        return x
+    span = 1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride()))
+    step = 16 // x.element_size()
+    aligned = all(n == 1 or s % step == 0 for n, s in zip(x.shape[:-1], x.stride())) and x.data_ptr() % 16 == 0
+    if aligned and x.stride(-1) == 1 and span < 2**31 and step in (4, 8) and _copies_tiles(x.device):
+        return TensorDescriptor(x, [span], [1], [rows])
     return x
 
 

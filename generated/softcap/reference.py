@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  52afc8d246558303
-#   text hash     9ea284394a421494
+#   content hash  0112cadae36010d9
+#   text hash     52b3f83e616a33c2
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

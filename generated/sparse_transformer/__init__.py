@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f754c42e236a9766
-#   text hash     dc7166ad8be2e48d
+#   content hash  fe5bd1d4c819d127
+#   text hash     f8f0257a71cca94f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

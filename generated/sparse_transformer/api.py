@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f754c42e236a9766
-#   text hash     89f704c9d11c701c
+#   content hash  fe5bd1d4c819d127
+#   text hash     38ce6ddfd8fbf06a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f754c42e236a9766
-#   text hash     080c45ad98ffe8bd
+#   content hash  fe5bd1d4c819d127
+#   text hash     b97dceb11a18eeaf
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

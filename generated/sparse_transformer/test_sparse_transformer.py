@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f754c42e236a9766
-#   text hash     afb4575388286d87
+#   content hash  fe5bd1d4c819d127
+#   text hash     3a7ee020aa57e966
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  88b534d94c091996
-#   text hash     ef259fd70a2a4153
+#   content hash  877c0221bb56776e
+#   text hash     68fc95e883b3a098
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  25b9547a6d60efab
-#   text hash     eff0fd1547b35ebe
+#   content hash  f133999aab05ad6a
+#   text hash     5c19908e09c56dc2
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  25b9547a6d60efab
-#   text hash     5e4e9d45177cebd3
+#   content hash  f133999aab05ad6a
+#   text hash     e203dd327e616f0c
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

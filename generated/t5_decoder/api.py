@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  37e379072808599b
-#   text hash     74a2e4ad3fd2def7
+#   content hash  ad4a3dd5f8f54901
+#   text hash     da2c21ddbbaa8cd7
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

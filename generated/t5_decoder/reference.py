@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  37e379072808599b
-#   text hash     faa541c0edf8a131
+#   content hash  ad4a3dd5f8f54901
+#   text hash     9442bf19c6039d8f
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

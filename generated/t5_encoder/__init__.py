@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  212867cb7bc66024
-#   text hash     6bb9ad7e484d2001
+#   content hash  e9435dfe37874241
+#   text hash     caab0b003a2bafeb
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  212867cb7bc66024
-#   text hash     b1a232ff7cc35d17
+#   content hash  e9435dfe37874241
+#   text hash     cf717463dae3f868
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

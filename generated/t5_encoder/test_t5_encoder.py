@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  212867cb7bc66024
-#   text hash     56f8863bcaf9a585
+#   content hash  e9435dfe37874241
+#   text hash     b0f4590c84418ed5
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  917b888ce2302489
-#   text hash     a1bf8014af4c2902
+#   content hash  88c9853837157b38
+#   text hash     24aa448f5064a38b
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

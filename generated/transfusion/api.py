@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  917b888ce2302489
-#   text hash     35e8f7a2c6b1d5b9
+#   content hash  88c9853837157b38
+#   text hash     d6d7e86f03541aad
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

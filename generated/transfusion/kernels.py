@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  917b888ce2302489
-#   text hash     8efd615c3c4de4d9
+#   content hash  88c9853837157b38
+#   text hash     728a05f6d4372632
 #   render with   attnforge render specs/transfusion.yaml
 """The kernels: Causal attention in which the patches of one image see each other.
 
@@ -24,10 +24,23 @@ LOG2E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
+def in_32_bits(x):
+    """Floats as float32, whole numbers as int32."""
+    return x.to(tl.float32 if x.dtype.is_floating() else tl.int32)
+
+
+@triton.jit
 def load_vector(ptr, first, stride, count, BLOCK: tl.constexpr):
     """Elements from `first` on, 0 where that is before the first or past the last."""
     row = first + tl.arange(0, BLOCK)
-    return tl.load(ptr + row.to(tl.int64) * stride, mask=(row >= 0) & (row < count), other=0)
+    return in_32_bits(tl.load(ptr + row.to(tl.int64) * stride, mask=(row >= 0) & (row < count), other=0))
+
+
+@triton.jit
+def find_head(heads):
+    """The batch entry and the head of a program: heads come in groups, one group after the other."""
+    place = tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)
+    return place // heads, place % heads
 
 
 @triton.jit
@@ -48,13 +61,12 @@ def load_tile(desc, b, h, first, count, ROWS: tl.constexpr, COLUMNS: tl.constexp
 
 
 @triton.jit
-def load_rows(rows, base, start, count, BLOCK: tl.constexpr):
-    """A value of each row of a head; past the last, 0 or what stands behind it."""
-    if isinstance(rows, tl.core.tensor_descriptor_base):
-        x = rows.load([(base + start).to(tl.int32)])
+def load_rows(desc, base, start, stride, count, BLOCK: tl.constexpr):
+    """A value of each row of a head; before the first and past the last 0, or what stands there."""
+    if isinstance(desc, tl.core.tensor_descriptor_base):
+        x = in_32_bits(desc.load([tl.cast(base + start, tl.int32)]))
     else:
-        row = start + tl.arange(0, BLOCK)
-        x = tl.load(rows + base + row, mask=row < count, other=0.0)
+        x = load_vector(desc + base, start, stride, count, BLOCK)
     return x
 
 
@@ -143,7 +155,7 @@ def bounds(
         row = q_start + tl.arange(0, BLOCK_M)
         q_pos = row + (k_len - q_len)
         image_base = image_ptr + tl.cast(b, tl.int64) * image_stride_batch
-        image_q = load_vector(image_base, q_first, image_stride_token, k_len, BLOCK_M).to(tl.int32)
+        image_q = load_vector(image_base, q_first, image_stride_token, k_len, BLOCK_M)
         place = tl.cast(b * q_tiles + tile, tl.int64) * 2
         store_extremes(q_bounds_ptr + place, image_q, row < q_len)
     else:
@@ -151,7 +163,7 @@ def bounds(
         k_start = tile * BLOCK_N
         k_pos = k_start + tl.arange(0, BLOCK_N)
         image_base = image_ptr + tl.cast(b, tl.int64) * image_stride_batch
-        image_k = load_vector(image_base, k_start, image_stride_token, k_len, BLOCK_N).to(tl.int32)
+        image_k = load_vector(image_base, k_start, image_stride_token, k_len, BLOCK_N)
         place = tl.cast(b * k_tiles + tile, tl.int64) * 2
         store_extremes(k_bounds_ptr + place, image_k, k_pos < k_len)
 
@@ -235,7 +247,7 @@ def attend(
     v_tile = load_tile(v_desc, b, kv_h, k_start, k_len, BLOCK_N, BLOCK_DV)
     if mixed:
         keep = (k_pos < k_len)[None, :]
-        image_k = load_vector(image_base, k_start, image_stride_token, k_len, BLOCK_N).to(tl.int32)
+        image_k = load_vector(image_base, k_start, image_stride_token, k_len, BLOCK_N)
         keep &= (k_pos[None, :] <= q_pos[:, None]) | (image_q[:, None] == image_k[None, :]) & (
             image_q[:, None] > 0
         )  # any(causal, image[q] == image[k] and image[q] > 0)
@@ -258,7 +270,7 @@ def forward(
     """Attends from one tile of queries of one head."""
     # late rows tend to see more keys: they start first
     tile = tl.num_programs(1) - 1 - tl.program_id(1)
-    b, h = tl.program_id(0) // Hq, tl.program_id(0) % Hq
+    b, h = find_head(Hq)
     kv_h = h // GROUP
     q_start = tile * BLOCK_M
     q_first = q_start + (k_len - q_len)
@@ -267,7 +279,7 @@ def forward(
     q_pos = row + (k_len - q_len)
     units = scale * LOG2E
     image_base = image_ptr + tl.cast(b, tl.int64) * image_stride_batch
-    image_q = load_vector(image_base, q_first, image_stride_token, k_len, BLOCK_M).to(tl.int32)
+    image_q = load_vector(image_base, q_first, image_stride_token, k_len, BLOCK_M)
 
     q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
     acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
@@ -311,7 +323,7 @@ def forward(
 
 @triton.jit
 def learn_from_queries(
-    dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_rows, delta_rows, row_base, b, h, q_start, q_len, k_len, units,
+    dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_desc, delta_desc, row_base, b, h, q_start, q_len, k_len, units,
     k_pos, image_base, image_k, image_stride_token, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, mixed
 ):  # fmt: skip
@@ -322,14 +334,14 @@ def learn_from_queries(
     q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
     dout_tile = load_tile(dout_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_DV)
     score = tl.dot(k_tile, q_tile.T, input_precision=PRECISION)  # [BLOCK_N, BLOCK_M]
-    lse = load_rows(lse_rows, row_base, q_start, q_len, BLOCK_M)
-    delta = load_rows(delta_rows, row_base, q_start, q_len, BLOCK_M)
+    lse = load_rows(lse_desc, row_base, q_start, 1, q_len, BLOCK_M)
+    delta = load_rows(delta_desc, row_base, q_start, 1, q_len, BLOCK_M)
     dp = tl.dot(v_tile, dout_tile.T, input_precision=PRECISION)
     p = tl.exp2(score * units - lse[None, :])
     if mixed:
         delta = tl.where(row < q_len, delta, 0.0)
         keep = (row < q_len)[None, :]
-        image_q = load_vector(image_base, q_first, image_stride_token, k_len, BLOCK_M).to(tl.int32)
+        image_q = load_vector(image_base, q_first, image_stride_token, k_len, BLOCK_M)
         keep &= (k_pos[:, None] <= q_pos[None, :]) | (image_q[None, :] == image_k[:, None]) & (
             image_q[None, :] > 0
         )  # any(causal, image[q] == image[k] and image[q] > 0)
@@ -342,20 +354,20 @@ def learn_from_queries(
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq", "k_tiles"])
 def backward_dkv(
-    q_desc, k_desc, v_desc, dout_desc, lse_rows, delta_rows, dk_ptr, dv_ptr, scale, image_ptr, query_ranges_ptr,
+    q_desc, k_desc, v_desc, dout_desc, lse_desc, delta_desc, dk_ptr, dv_ptr, scale, image_ptr, query_ranges_ptr,
     q_len, k_len, Hq, image_stride_batch, image_stride_token, k_tiles, GROUP: tl.constexpr, D: tl.constexpr,
     DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     PRECISION: tl.constexpr
 ):  # fmt: skip
     """The gradients of one tile of keys and values, summed over the query heads that read it."""
     k_start = tl.program_id(1) * BLOCK_N
-    b, kv_h = tl.program_id(0) // (Hq // GROUP), tl.program_id(0) % (Hq // GROUP)
+    b, kv_h = find_head(Hq // GROUP)
     k_first = k_start
     k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
     k_pos = k_start + tl.arange(0, BLOCK_N)
     units = scale * LOG2E
     image_base = image_ptr + tl.cast(b, tl.int64) * image_stride_batch
-    image_k = load_vector(image_base, k_start, image_stride_token, k_len, BLOCK_N).to(tl.int32)
+    image_k = load_vector(image_base, k_start, image_stride_token, k_len, BLOCK_N)
 
     k_tile = load_tile(k_desc, b, kv_h, k_start, k_len, BLOCK_N, BLOCK_D)
     v_tile = load_tile(v_desc, b, kv_h, k_start, k_len, BLOCK_N, BLOCK_DV)
@@ -370,7 +382,7 @@ def backward_dkv(
             q_start = i * BLOCK_M
             mixed = (i < full_first) | (i >= full_last)
             dk, dv = learn_from_queries(
-                dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_rows, delta_rows, row_base, b, h, q_start, q_len,
+                dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_desc, delta_desc, row_base, b, h, q_start, q_len,
                 k_len, units, k_pos, image_base, image_k, image_stride_token, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION,
                 mixed=mixed
             )  # fmt: skip
@@ -395,7 +407,7 @@ def learn_from_keys(
     p = tl.exp2(score * units - lse[:, None])
     if mixed:
         keep = (k_pos < k_len)[None, :]
-        image_k = load_vector(image_base, k_start, image_stride_token, k_len, BLOCK_N).to(tl.int32)
+        image_k = load_vector(image_base, k_start, image_stride_token, k_len, BLOCK_N)
         keep &= (k_pos[None, :] <= q_pos[:, None]) | (image_q[:, None] == image_k[None, :]) & (
             image_q[:, None] > 0
         )  # any(causal, image[q] == image[k] and image[q] > 0)
@@ -415,7 +427,7 @@ def backward_dq(
     """The gradient of one tile of queries of one head, and delta, what the softmax takes off every score's gradient."""
     # late rows tend to see more keys: they start first
     tile = tl.num_programs(1) - 1 - tl.program_id(1)
-    b, h = tl.program_id(0) // Hq, tl.program_id(0) % Hq
+    b, h = find_head(Hq)
     kv_h = h // GROUP
     q_start = tile * BLOCK_M
     q_first = q_start + (k_len - q_len)
@@ -424,7 +436,7 @@ def backward_dq(
     q_pos = row + (k_len - q_len)
     units = scale * LOG2E
     image_base = image_ptr + tl.cast(b, tl.int64) * image_stride_batch
-    image_q = load_vector(image_base, q_first, image_stride_token, k_len, BLOCK_M).to(tl.int32)
+    image_q = load_vector(image_base, q_first, image_stride_token, k_len, BLOCK_M)
 
     q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
     dout_tile = load_tile(dout_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_DV)
@@ -434,8 +446,8 @@ def backward_dq(
     if dlse_ptr is not None:
         # as if every score were taken once more: its weight is the derivative of the LSE
         delta -= tl.load(dlse_ptr + row_base + row, mask=row < q_len, other=0.0) * LOG2E
-    tl.store(delta_ptr + row_base + row, delta, mask=row < q_len)
     lse = tl.load(lse_ptr + row_base + row, mask=row < q_len, other=0.0)
+    tl.store(delta_ptr + row_base + row, delta, mask=row < q_len)
     dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     range_place = key_ranges_ptr + tl.cast(b * q_tiles + tile, tl.int64) * 4
     first, full_first = tl.load(range_place), tl.load(range_place + 1)

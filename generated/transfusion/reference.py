@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  917b888ce2302489
-#   text hash     00e9522062a74cb8
+#   content hash  88c9853837157b38
+#   text hash     40e8b78b7715dc52
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  917b888ce2302489
-#   text hash     cf1a185eb51a03f0
+#   content hash  88c9853837157b38
+#   text hash     737403b8caffea34
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

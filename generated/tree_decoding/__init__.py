@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  4c5d3ed9e650b5b2
-#   text hash     2f14e1f257f1284c
+#   content hash  2ab32e48705c66b9
+#   text hash     2870c2e7a2b4743b
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  4c5d3ed9e650b5b2
-#   text hash     cdca5bb3083d5c02
+#   content hash  2ab32e48705c66b9
+#   text hash     c8b42ef3741ec02f
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

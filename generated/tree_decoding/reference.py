@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  4c5d3ed9e650b5b2
-#   text hash     6e4b84d6992b424f
+#   content hash  2ab32e48705c66b9
+#   text hash     873ecae3c213e45c
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -152,7 +152,7 @@ def _case(kernel: Kernel, function: Any, planned: Plan, head_dim: int, dtype: st
             shape = f"1,{rows},{block}" if planned.spec.packed else f"1,1,{rows},{block}"
             signature[p.name] = f"tensordesc<{dtype}[{shape}]>"
         elif p.type == "rows":
-            signature[p.name] = f"tensordesc<fp32[{known[p.block[0]]}]>"
+            signature[p.name] = f"tensordesc<{p.element}[{known[p.block[0]]}]>"
         else:
             signature[p.name] = p.type.replace("*T", f"*{dtype}")
     given = {p.name: constants[p.name] for p in kernel.parameters if p.type == "constexpr"}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from .binding import View
-from .leaves import SIDES, Leaf, Side
+from .leaves import SIDES, Leaf, Reader, Side
 from .parameters import Kernel, Parameter
 from .skips import Skips
 from .spec import Spec
@@ -44,12 +44,17 @@ class Faces:
 
     @property
     def described(self) -> bool:
-        """Whether dkv reads the LSE and delta by descriptors: a packed sequence may begin where none reads."""
-        return self.spec.algorithm.backward and not self.spec.packed
+        """Whether kernels read values of rows by descriptors."""
+        return any(p.type == "rows" for kernel in self.kernels for p in kernel.parts)
 
-    def values(self, x: str) -> str:
-        """What the dkv kernel calls the LSE or delta."""
-        return f"{x}_rows" if self.described else f"{x}_ptr"
+    @property
+    def level(self) -> str:
+        """Text of whether descriptors can read values of queries by position: from multiples of 16 bytes on; or ""."""
+        if not any(p.condition for p in self.dkv.parts):
+            return ""
+        if self.spec.packed:
+            return "cu_seqlens_q.data_ptr() == cu_seqlens_k.data_ptr()"
+        return "(k.shape[1] - q.shape[1]) % 8 == 0"
 
     @property
     def forward(self) -> Kernel:
@@ -115,18 +120,20 @@ class Faces:
             "v_tile",
             "q_desc",
             "dout_desc",
-            *map(self.values, ("lse", "delta")),
+            "lse_desc",
+            "delta_desc",
             "row_base",
         )
-        kind = "rows" if self.described else "*fp32"
         return Kernel(
             "backward_dkv",
             (
                 *self._operands("q_desc", "k_desc", "v_desc", "dout_desc"),
-                *(Parameter(self.values(x), kind, x, ("BLOCK_M",)) for x in ("lse", "delta")),
+                Parameter("lse_desc", "rows", "lse_aligned" if self.spec.packed else "lse", ("BLOCK_M",)),
+                Parameter("delta_desc", "rows", "delta", ("BLOCK_M",)),
                 Parameter("dk_ptr", "*T", "dk", written=True),
                 Parameter("dv_ptr", "*T", "dv", written=True),
                 *self._sizes(),
+                *self._aligned(),
                 *self._given(self.by_key),
                 *self._skipped("k"),
                 *self._dropped(),
@@ -148,7 +155,9 @@ class Faces:
                 Parameter("lse_ptr", "*fp32", "lse"),
                 Parameter("dlse_ptr", "*fp32", "dlse"),
                 Parameter("delta_ptr", "*fp32", "delta", written=True),
+                *([Parameter("lse_aligned_ptr", "*fp32", "lse_aligned", written=True)] if self.spec.packed else ()),
                 *self._sizes(),
+                *self._aligned(),
                 *self._given(self.by_query),
                 *self._skipped("q"),
                 *self._dropped(),
@@ -208,7 +217,7 @@ class Faces:
         """Cumulative sums over the tokens of each sequence."""
         outer = ("head", "token") if self.spec.packed else ("batch", "head", "token")
         lengths = (
-            (Parameter("cu_seqlens_ptr", "*i32", "cu_seqlens_k"), Parameter("total", "i32", "x.shape[-1]"))
+            (Parameter("cu_seqlens_ptr", "*i32", "cu_seqlens_k"), Parameter("total", "i32", "tokens"))
             if self.spec.packed
             else (Parameter("count", "i32", "x.shape[-1]"),)
         )
@@ -277,6 +286,13 @@ class Faces:
             x = name.removesuffix("_desc")
             yield Parameter(name, "tiles", x, (rows.get(x, "BLOCK_M"), columns.get(x, "BLOCK_DV")))
 
+    def _aligned(self) -> Iterable[Parameter]:
+        """How many rows a head has in vectors of the package's own, where packed sequences begin at multiples of 4."""
+        if self.spec.packed:
+            yield Parameter("q_rows", "i32", "delta.shape[-1]")
+        if scanned := [i.name for i in self.spec.inputs if i.scan and self.spec.packed]:
+            yield Parameter("k_rows", "i32", f"{scanned[0]}.shape[-1]")
+
     def _strided_keys(self) -> Iterable[Parameter]:
         """Where keys stand; strides count 16 bytes, so that the compiler sees that it may load as many at once."""
         yield Parameter("k_ptr", "*T", "k")
@@ -296,7 +312,7 @@ class Faces:
         if scale:
             yield Parameter("scale", "fp32", "scale")
 
-    def _given(self, view: View) -> Iterable[Parameter]:
+    def _given(self, view: Reader) -> Iterable[Parameter]:
         for option in self.spec.options:
             yield Parameter(option.keyword, {"int": "i32", "float": "fp32"}[option.type], option.keyword, own=True)
         for given in self.spec.inputs:
@@ -307,7 +323,11 @@ class Faces:
                 text = f"int({given.name})" if truth else given.name
                 yield Parameter(given.name, "i32" if truth else kind, text, own=True)
                 continue
-            yield Parameter(f"{given.name}_ptr", "*" + kind, given.name)
+            if side := view.streams(given):
+                level = "level" if side == "q" and given.rows == ("token",) else ""
+                yield Parameter(f"{given.name}_desc", "rows", given.name, (_BLOCKS[side],), kind, level)
+            if not side or view.points(given):
+                yield Parameter(f"{given.name}_ptr", "*" + kind, given.name)
             for i, name in enumerate(view.strides(given)):
                 yield Parameter(name, "i32", f"_stride({given.name}, {i})")
 
@@ -329,7 +349,7 @@ class Faces:
         """What the small kernels take that look at the masks alone."""
         named = Skips(self.spec, "q").named
         yield from (p for p in self._sizes(scale=False) if not p.name.endswith("_total"))
-        yield from (p for p in self._given(self.by_query) if p.name in named)
+        yield from (p for p in self._given(Skips(self.spec, "q").reader) if p.name in named)
         if "kv_h" in named:
             yield from self._constants("GROUP")
         yield from self._constants("BLOCK_M", "BLOCK_N")
@@ -390,6 +410,7 @@ class Faces:
         return found
 
 
+_BLOCKS = {"q": "BLOCK_M", "k": "BLOCK_N"}
 _TILED = ("BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "PRECISION")
 _CONSTANTS = {
     "D": "q.shape[-1]",

@@ -184,8 +184,9 @@ class Reader:
                     lines[f"{leaf.name} = {self._value_of(leaf.input)}"] = None
                 continue
             base = "head" if self._heads and "head" in leaf.input.kinds else "program"
-            if site == base and self.base(leaf.input).endswith("_base"):
-                lines[f"{leaf.input.name}_base = {self._place(leaf.input)}"] = None
+            if site == base and self._steps(leaf.input):
+                first = "" if self.streams(leaf.input) else f"{leaf.input.name}_ptr + "
+                lines[f"{leaf.input.name}_base = {first}{self._steps(leaf.input)}"] = None
             extent, inner = self.extent(leaf), "step" if leaf in self._scored else "mask"
             owned = "tile" if self.whole_head and extent else outer
             if site == (owned if extent <= {self.own} else inner):
@@ -205,25 +206,47 @@ class Reader:
         }
         yield from (f"{name} = tl.cast({name}, {TYPES[kind]})" for name, kind in kinds.items() if kind != "int")
 
+    def streams(self, given: Input) -> Side | None:
+        """The side along which steps read an input's values of rows by a descriptor, if any does.
+
+        A packed sequence may begin where none reads, but for vectors of the package's own.
+        """
+        if self.whole_head or given.dtype == "bool" or (self.spec.packed and not given.scan):
+            return None
+        leaves = (leaf for leaf in self._scored if leaf.input == given and leaf.side not in (None, self.own))
+        side = next((leaf.side for leaf in leaves), None)
+        return side if side and seen_axes(given, self.spec)[-1].kind in ROW_AXES else None
+
+    def points(self, given: Input) -> bool:
+        """Whether the kernel reads an input, or lets the terms' other kernels read it, through a pointer."""
+        return any(leaf.input == given and not self._streamed(leaf) for leaf in self.leaves)
+
+    def _streamed(self, leaf: Leaf) -> bool:
+        return leaf in self._scored and leaf.side is not None and leaf.side == self.streams(leaf.input)
+
     def base(self, given: Input) -> str:
         """What points to an input's values for this batch entry and head."""
-        return f"{given.name}_ptr" if self._place(given) == f"{given.name}_ptr" else f"{given.name}_base"
+        pointer = f"{given.name}_ptr"
+        if not self._steps(given):
+            return pointer
+        return f"{pointer} + {given.name}_base" if self.streams(given) else f"{given.name}_base"
 
-    def _place(self, given: Input) -> str:
-        """Where an input's values for this batch entry and head begin."""
+    def _steps(self, given: Input) -> str:
+        """How far from an input's first value those for this batch entry and head begin; "" for no way at all."""
         index = {"batch": "b", "head": "h", "kv_head": "kv_h" if self.spec.grouped else "h"}
-        text = f"{given.name}_ptr"
+        texts = []
         for name, axis in self.strides(given).items():
             if axis.kind in index:
-                text += f" + tl.cast({index[axis.kind]}, tl.int64) * {name}"
+                texts.append(f"tl.cast({index[axis.kind]}, tl.int64) * {name}")
         if given.rows and self.spec.packed:
             side = "q" if given.rows[0] == "query" else "k"
-            text += f" + {side}_offset.to(tl.int64) * {given.name}_stride_{given.rows[0]}"
-        return text
+            first = f"{side}_aligned" if given.scan else f"{side}_offset"
+            texts.append(f"{first}.to(tl.int64) * {given.name}_stride_{given.rows[0]}")
+        return " + ".join(texts)
 
     def _value_of(self, given: Input) -> str:
         """An input's one value for this batch entry and head, worked out where the call leaves it out."""
-        load = f"tl.load({self._place(given)}){CASTS[given.dtype]}"
+        load = f"tl.load({' + '.join(filter(None, (f'{given.name}_ptr', self._steps(given))))}){CASTS[given.dtype]}"
         if given.default is None:
             return load
         return f"default_{given.name}(h, Hq) if {given.name}_ptr is None else {load}"
@@ -232,8 +255,12 @@ class Reader:
         given, kind = leaf.input, leaf.row_axis.kind
         first = "k_start" if leaf.side == "k" else "q_start" if kind == "query" else "q_first"
         count, block = "q_len" if kind == "query" else "k_len", "BLOCK_M" if leaf.side == "q" else "BLOCK_N"
-        load = f"load_vector({self.base(given)}, {first}, {given.name}_stride_{kind}, {count}, {block})"
-        return [f"{leaf.name} = {load}{CASTS[given.dtype]}"]
+        rest = f"{first}, {given.name}_stride_{kind}, {count}, {block}"
+        if self._streamed(leaf):
+            base = f"{given.name}_base" if self._steps(given) else 0
+            return [f"{leaf.name} = load_rows({given.name}_desc, {base}, {rest})"]
+        truth = CASTS["bool"] if given.dtype == "bool" else ""
+        return [f"{leaf.name} = load_vector({self.base(given)}, {rest}){truth}"]
 
     def _pair(self, leaf: Leaf) -> list[str]:
         given, sides = leaf.input, []
@@ -299,7 +326,8 @@ class Reader:
         """What the kernel takes for its terms: options, scalars, pointers and strides, by name."""
         names = [o.keyword for o in self.spec.options]
         for given in self.spec.inputs:
-            names += [f"{given.name}_ptr", *self.strides(given)] if given.axes else [given.name]
+            ways = (f"{given.name}_desc", f"{given.name}_ptr")
+            names += [*ways, *self.strides(given)] if given.axes else [given.name]
         return (*names, *(("seed", "drop_below", "rescale") if self.spec.dropout else ()))
 
     @property

@@ -16,6 +16,8 @@ class Parameter:
     type: str
     given: str
     block: tuple[str, ...] = ()  # rows and columns of tiles; of rows, how many
+    element: str = "fp32"  # of rows
+    condition: str = ""  # whether a descriptor can read rows, where calls differ in it
     own: bool = False  # a whole number that each call gives anew, beside floats and tensors
     written: bool = False  # a tensor that the kernel makes
 

@@ -65,7 +65,7 @@ class Pass:
     """A backward kernel as the host launches it."""
 
     kernel: Kernel
-    grid: tuple[str, ...]
+    grid: str
     condition: str  # whether some gradient that it makes is wanted; "" if it runs in any case
     made: tuple[str, ...]  # statements that make its outputs
     partial: tuple[tuple[str, str], ...]  # sums with values of each program, and the statements' texts that make them
@@ -91,11 +91,6 @@ class Plan:
     def joined(self) -> bool:
         """Whether mixed and full tiles share a loop, the mask under a branch that the assembler has to live with."""
         return self.by_query.weight != "heavy"
-
-    @property
-    def widest(self) -> int:
-        """The columns of v up to which the forward pass has one loop, as a clock and the assembler have it."""
-        return 64 if self.by_query.weight == "rows" else 128
 
     @property
     def totals(self) -> tuple[str, ...]:
@@ -184,8 +179,16 @@ class Plan:
     @property
     def grid(self) -> str:
         """Text of the forward pass's grid."""
-        heads = f"{self.sequences} * q.shape[-2],"
-        return heads if self.spec.algorithm.whole_head else f"{heads} _cdiv({self.longest[0]}, block_m)"
+        heads = f"{self.sequences} * q.shape[-2]"
+        return f"({heads},)" if self.spec.algorithm.whole_head else self._groups(heads, "m", "k, v")
+
+    def _groups(self, heads: str, own: str, walked: str) -> str:
+        """Text of a grid of heads and of tiles of one side, whose programs walk along tensors."""
+        return f"_in_groups({heads}, {self._tiles(own)}, {walked})"
+
+    def _tiles(self, own: str) -> str:
+        """Text of how many tiles queries (`m`) or keys (`n`) have."""
+        return f"_cdiv({self.longest['mn'.index(own)]}, block_{own})"
 
     @property
     def buffers(self) -> tuple[str, ...]:
@@ -202,31 +205,35 @@ class Plan:
     @cached_property
     def passes(self) -> tuple[Pass, ...]:
         """The parts of the backward pass."""
-        queries, keys = self.longest
-        rows, columns = f"_cdiv({queries}, block_m)", f"_cdiv({keys}, block_n)"
-        sequences = self.sequences
+        by_rows = self._groups(f"{self.sequences} * q.shape[-2]", "m", "k, v")
+        by_columns = self._groups(f"{self.sequences} * k.shape[-2]", "n", "q, dout")
         return (
-            self._pass(self.faces.dq, self.by_query, {0: ("dq", "q")}, (f"{sequences} * q.shape[-2]", rows)),
-            self._pass(
-                self.faces.dkv, self.by_key, {1: ("dk", "k"), 2: ("dv", "v")}, (f"{sequences} * k.shape[-2]", columns)
-            ),
+            self._pass(self.faces.dq, self.by_query, {0: ("dq", "q")}, by_rows),
+            self._pass(self.faces.dkv, self.by_key, {1: ("dk", "k"), 2: ("dv", "v")}, by_columns),
             *(
-                self._pass(pair.kernel, pair.view, {}, (f"{pair.batches} * {pair.heads}", rows, columns))
+                self._pass(
+                    pair.kernel, pair.view, {},
+                    f"({pair.batches} * {pair.heads}, {self._tiles('m')}, {self._tiles('n')})",
+                )
                 for pair in self.faces.pairs
             ),
-        )
+        )  # fmt: skip
 
     @property
     def sequences(self) -> str:
         """Text of how many sequences a call has."""
         return "(cu_seqlens_q.shape[0] - 1)" if self.spec.packed else "q.shape[0]"
 
+    def _count(self, x: str) -> str:
+        """Text of how many rows a tensor has."""
+        return f"{x}.shape[{0 if self.spec.packed else 1}]"
+
     @property
     def longest(self) -> tuple[str, str]:
         """Texts of how many queries and how many keys the longest sequence has."""
         return ("max_seqlen_q", "max_seqlen_k") if self.spec.packed else ("q.shape[1]", "k.shape[1]")
 
-    def _pass(self, kernel: Kernel, view: View, made: dict[int, tuple[str, str]], grid: tuple[str, ...]) -> Pass:
+    def _pass(self, kernel: Kernel, view: View, made: dict[int, tuple[str, str]], grid: str) -> Pass:
         places = {s: 3 + i for i, r in enumerate(self.learned) for s in r.sums}
         idle = [s for r in self.learned for s in r.idle]
         wanted = [*made, *dict.fromkeys(places[s] for s in view.learned)]
@@ -240,14 +247,15 @@ class Plan:
                 pair = next(p for p in self.faces.pairs if p.leaf == s.leaf)
                 lines.append(f"{s.name} = lse.new_empty({pair.batches}, {pair.heads}, q.shape[1], k.shape[1])")
             elif tie is None:
-                shape = f"{self.sequences}, q.shape[-2], {grid[1]}{entries}"
+                shape = f"{self.sequences}, q.shape[-2], {self._tiles('m')}{entries}"
                 partial.append((s.name, f"lse.new_zeros({shape}){only}"))
             else:
                 # a token that no query stands at keeps a gradient of 0
                 kind = "zeros" if form == "entry" or (tie == "q" and s.leaf.row_axis.kind == "token") else "empty"
                 rows = "q" if s.leaf.row_axis.kind == "query" else "k"
-                axes = "q.shape[1], {0}.shape[0]" if self.spec.packed else "q.shape[0], q.shape[2], {0}.shape[1]"
-                lines.append(f"{s.name} = lse.new_{kind}({axes.format(rows)}{entries}){only}")
+                count = f"{s.leaf.input.name}.shape[-1]" if s.leaf.input.scan else self._count(rows)
+                heads = "q.shape[1]" if self.spec.packed else "q.shape[0], q.shape[2]"
+                lines.append(f"{s.name} = lse.new_{kind}({heads}, {count}{entries}){only}")
         lines += [f"{name} = None" for name, _ in partial]
         # the first one makes delta, which the others read
         condition = "" if kernel is self.faces.dq else " or ".join(f"wanted[{i}]" for i in wanted)

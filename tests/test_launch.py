@@ -1,16 +1,19 @@
-"""What a launch with shapes that were there before hands to kernels is what a first launch hands them."""
+"""What launches hand to kernels: one with shapes that were there before hands on what a first one does."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+import torch
 
 import attnforge
-from attnforge import resources
+from attnforge import bench, resources
 
 GENERATED = Path(__file__).parents[1] / "generated"
 SCRIPT = Path(__file__).with_name("launches.py")
@@ -47,3 +50,52 @@ def test_comparison_finds(right: str, wrong: str, tmp_path: Path) -> None:
         (package / path.name).write_text(text.replace(right, wrong) if path.name == "launch.py" else text)
     assert (package / "launch.py").read_text() != (GENERATED / "causal" / "launch.py").read_text()
     assert compared(tmp_path, "causal").returncode == 1
+
+
+@pytest.fixture
+def launch() -> ModuleType:
+    """The host code of causal attention."""
+    bench.module("launched_causal", GENERATED / "causal" / "__init__.py")
+    return importlib.import_module("launched_causal.launch")
+
+
+@pytest.mark.parametrize(
+    ("heads", "kib", "grid"),
+    [
+        (32, 1024, (32, 5, 1)),  # all fit
+        (32, 256, (8, 5, 4)),
+        (24, 224, (6, 5, 4)),  # seven would fit, but do not divide them
+        (32, 1, (1, 5, 32)),
+        (31, 512, (1, 5, 31)),
+        (65537, 1, (65537, 5, 1)),  # a grid's last axis takes no more than 65535
+    ],
+)
+def test_heads_come_in_groups_that_the_cache_has_room_for(
+    heads: int, kib: int, grid: tuple[int, ...], launch: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "_cache", lambda device: kib * 1024)
+    keys = torch.empty(1, device="meta").expand(1, 64, heads, 64)  # 16 KiB each, and their values
+    assert launch._in_groups(heads, 5, keys, keys) == grid
+
+
+@pytest.mark.parametrize(
+    ("rows", "described"),
+    [
+        (torch.zeros(2, 3, 8), True),
+        (torch.zeros(2, 3, 12)[..., :8], True),
+        (torch.zeros(2, 1, 8).expand(2, 3, 8), True),
+        (torch.zeros(1, 1, 7), True),
+        (torch.zeros(2, 3, 8, dtype=torch.bfloat16), True),
+        (torch.zeros(2, 3, 7), False),
+        (torch.zeros(2, 3, 12, dtype=torch.bfloat16), False),
+        (torch.zeros(2, 3, 9)[..., 1:], False),
+        (torch.zeros(8, 3).T, False),
+        (torch.zeros(2, 3, 8, dtype=torch.float64), False),
+    ],
+)
+def test_values_of_rows_are_described_where_descriptors_can_read(
+    rows: torch.Tensor, described: bool, launch: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "_copies_tiles", lambda device: True)
+    assert isinstance(launch._values(rows, 4), launch.TensorDescriptor) == described
+    assert launch._values(rows, None) is rows

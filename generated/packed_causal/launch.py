@@ -2,7 +2,7 @@
 #
 #   made from     specs/packed_causal.yaml
 #   content hash  dca7f21c0b6d126a
-#   text hash     1e7b0d11fa7f3152
+#   text hash     5ab6a0cace49197c
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -24,13 +24,13 @@ LOG2E = kernels.LOG2E.value
 HALF = {
     "sm_90": {
         "forward": {
-            64: ((128, 64, 8, 3), (64, 64, 4, 2), (32, 32, 4, 1)),
+            64: ((64, 64, 4, 2), (32, 32, 4, 1)),
             128: ((64, 64, 4, 3), (64, 64, 4, 2), (64, 32, 4, 2), (32, 32, 4, 1)),
             256: ((128, 64, 8, 2), (128, 32, 8, 3), (64, 32, 4, 2), (32, 32, 4, 1), (32, 16, 4, 1)),
         },
         "backward_dkv": {
             64: ((64, 64, 4, 3), (64, 64, 4, 1), (32, 32, 4, 1)),
-            128: ((32, 64, 4, 2), (32, 64, 4, 1), (32, 32, 4, 1)),
+            128: ((64, 64, 4, 2), (32, 64, 4, 1), (32, 32, 4, 1)),
             256: ((64, 64, 8, 2), (32, 64, 8, 1), (16, 32, 4, 1)),
         },
         "backward_dq": {

@@ -2,7 +2,7 @@
 #
 #   made from     specs/packed_full.yaml
 #   content hash  7c61777352f76488
-#   text hash     6ba349344f7c5822
+#   text hash     12d8cadf5386cd64
 #   render with   attnforge render specs/packed_full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -24,13 +24,13 @@ LOG2E = kernels.LOG2E.value
 HALF = {
     "sm_90": {
         "forward": {
-            64: ((128, 64, 8, 3), (64, 64, 4, 2), (32, 32, 4, 1)),
+            64: ((64, 64, 4, 2), (32, 32, 4, 1)),
             128: ((64, 64, 4, 3), (64, 64, 4, 2), (64, 32, 4, 2), (32, 32, 4, 1)),
             256: ((128, 64, 8, 2), (128, 32, 8, 3), (64, 32, 4, 2), (32, 32, 4, 1), (32, 16, 4, 1)),
         },
         "backward_dkv": {
             64: ((64, 64, 4, 3), (64, 64, 4, 1), (32, 32, 4, 1)),
-            128: ((32, 64, 4, 2), (32, 64, 4, 1), (32, 32, 4, 1)),
+            128: ((64, 64, 4, 2), (32, 64, 4, 1), (32, 32, 4, 1)),
             256: ((64, 64, 8, 2), (32, 64, 8, 1), (16, 32, 4, 1)),
         },
         "backward_dq": {

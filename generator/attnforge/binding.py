@@ -248,7 +248,8 @@ class View(Reader):
             return "heavy"
         rows = {leaf.input.dtype for leaf in self.leaves if leaf.form == "row"}
         if "float" in rows:
-            return "rows"
+            given = (leaf.input for leaf in self.leaves if leaf.form == "row" and leaf.input.dtype == "float")
+            return "heavy" if self.spec.packed and not all(i.scan for i in given) else "rows"
         return "marks" if rows or any(term.slope.text for term in self.terms) else "plain"
 
     @property

@@ -23,7 +23,7 @@ LAYERS = [
     {"spec", "expression", "constants", "syntax", "parser", "yaml_source", "fields", "names", "terms", "schema"}
     | {"algorithm", "inputs", "indices", "evaluation", "calculus", "gradients", "vocabulary", "habits", "tiles"},
     {"printers", "notation", "mathml", "javascript", "ranges", "linear", "normal", "intervals"},
-    {"leaves", "binding", "walk", "skips", "parameters", "faces", "plan", "draws", "oracle", "flex"},
+    {"leaves", "binding", "walk", "skips", "parameters", "pieces", "faces", "plan", "draws", "oracle", "flex"},
     {"render", "format"},
     {"emit"},
     {"starter", "suite", "compile", "tuning", "bench", "profile", "counters"}

@@ -75,12 +75,12 @@ def test_mistakes_of_rows_are_told_with_their_places(tmp_path: Path) -> None:
 
 def test_terms_that_load_a_lot_have_rows_of_their_own() -> None:
     plain, marks, heavy, rows = map(tiles.tables, tiles.WEIGHTS)
-    first = [one.half["sm_90"]["forward"][128][0] for one in (plain, heavy, rows)]
-    assert len(set(first)) == 3
-    assert plain.half["sm_90"]["forward"][64] == heavy.half["sm_90"]["forward"][64] != rows.half["sm_90"]["forward"][64]
+    for size in (64, 128):
+        assert len({one.half["sm_90"]["forward"][size] for one in (plain, marks, heavy)}) == 3
     assert (
         heavy.half["sm_90"]["forward"][256] == rows.half["sm_90"]["forward"][256] != plain.half["sm_90"]["forward"][256]
     )
+    assert len({one.half["sm_90"]["backward_dq"][64] for one in (plain, heavy, rows)}) == 3
     variants = resources.variants()
     for name, expected in (("causal", plain), ("llama3_documents", marks), ("alibi", plain), ("log_decay", rows),
                            ("pair_bias", heavy), ("gpt2_dropout", heavy), ("t5_encoder", heavy)):  # fmt: skip

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  41bc1a9c91828f2d
-#   text hash     0c7faaf34bb09e81
+#   content hash  561b415d2d81e7e4
+#   text hash     72c61b9355882c2b
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  41bc1a9c91828f2d
-#   text hash     a74202ce5ad2f39e
+#   content hash  561b415d2d81e7e4
+#   text hash     f4f59ba39560f08d
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  41bc1a9c91828f2d
-#   text hash     22efd48aa152d4bc
+#   content hash  561b415d2d81e7e4
+#   text hash     74840a2b26ba49bd
 #   render with   attnforge render specs/alibi.yaml
 """The kernels: Causal attention with linear biases, one slope a head.
 

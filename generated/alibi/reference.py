@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  41bc1a9c91828f2d
-#   text hash     0a3be5eb99e39657
+#   content hash  561b415d2d81e7e4
+#   text hash     ab3f70ea91d162e7
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

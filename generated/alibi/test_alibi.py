@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  41bc1a9c91828f2d
-#   text hash     831a62fe6127461f
+#   content hash  561b415d2d81e7e4
+#   text hash     62564c35789dc7da
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

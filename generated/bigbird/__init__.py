@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  e55cbe373a68f853
-#   text hash     a4d0fbab6124f2ca
+#   content hash  1237510ab328cc46
+#   text hash     45b465ea18b1642e
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  e55cbe373a68f853
-#   text hash     8499a759d785c692
+#   content hash  1237510ab328cc46
+#   text hash     e8757f2975e2b6fb
 #   render with   attnforge render specs/bigbird.yaml
 """The kernels: A window of three blocks, two global blocks, and random blocks that a mask gives.
 

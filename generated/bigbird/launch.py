@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  e55cbe373a68f853
-#   text hash     4d1f38b735cc1b8b
+#   content hash  1237510ab328cc46
+#   text hash     bd5fb2c71d56394c
 #   render with   attnforge render specs/bigbird.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  e55cbe373a68f853
-#   text hash     ad7407d737f57679
+#   content hash  1237510ab328cc46
+#   text hash     c2175fc13db7e014
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  e55cbe373a68f853
-#   text hash     37c7073e59c76a9e
+#   content hash  1237510ab328cc46
+#   text hash     9b4a4fb441ab3b2b
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ccf561a9be182e0f
-#   text hash     680abb9b1b94a6cc
+#   content hash  e1cc77f042f52b5f
+#   text hash     d298f094091e61e8
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

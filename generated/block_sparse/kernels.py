@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ccf561a9be182e0f
-#   text hash     fbe2cf0c665d6343
+#   content hash  e1cc77f042f52b5f
+#   text hash     73294de422ecfe1a
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernels: Attention between the blocks of 64 positions that a mask allows.
 

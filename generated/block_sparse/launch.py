@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ccf561a9be182e0f
-#   text hash     bc1760b68018f044
+#   content hash  e1cc77f042f52b5f
+#   text hash     450415041e2ef55f
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

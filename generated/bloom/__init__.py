@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f63dc26b6eb1730b
-#   text hash     f61aa6a3d3bc1894
+#   content hash  04e7e799b23d0864
+#   text hash     f2bc1153a39506a8
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f63dc26b6eb1730b
-#   text hash     39accb12fe8aef12
+#   content hash  04e7e799b23d0864
+#   text hash     e7c62591b14f8281
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f63dc26b6eb1730b
-#   text hash     1f35354095c8f24f
+#   content hash  04e7e799b23d0864
+#   text hash     80c2e5d9e08159b7
 #   render with   attnforge render specs/bloom.yaml
 """The kernels: Causal attention with linear biases and as many key heads as query heads.
 

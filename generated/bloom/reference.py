@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f63dc26b6eb1730b
-#   text hash     3a01cf532e5642a1
+#   content hash  04e7e799b23d0864
+#   text hash     c3fbc40dd7145216
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f63dc26b6eb1730b
-#   text hash     ed98791d51c40d82
+#   content hash  04e7e799b23d0864
+#   text hash     bee0ace2dcd16868
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

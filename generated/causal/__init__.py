@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3dd770165cc5e0fe
-#   text hash     d6e54fb60a136948
+#   content hash  b36f51e9230d2cf8
+#   text hash     3110ceec5bca9f56
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3dd770165cc5e0fe
-#   text hash     8ac19907f2996a89
+#   content hash  b36f51e9230d2cf8
+#   text hash     688470128f60f935
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

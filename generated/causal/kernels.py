@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3dd770165cc5e0fe
-#   text hash     f06120249657620f
+#   content hash  b36f51e9230d2cf8
+#   text hash     990e781c1778ffb7
 #   render with   attnforge render specs/causal.yaml
 """The kernels: Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3dd770165cc5e0fe
-#   text hash     83bd2031e24b0b29
+#   content hash  b36f51e9230d2cf8
+#   text hash     01a319dc822751d8
 #   render with   attnforge render specs/causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

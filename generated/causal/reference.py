@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3dd770165cc5e0fe
-#   text hash     5c80e6fbc78263f3
+#   content hash  b36f51e9230d2cf8
+#   text hash     bc3a13497de31997
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3dd770165cc5e0fe
-#   text hash     446bca55979a8529
+#   content hash  b36f51e9230d2cf8
+#   text hash     be1975115552699a
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  93c25d9727065a44
-#   text hash     edd898ec00b592a4
+#   content hash  05791b54e7811591
+#   text hash     bf1760f2e8684e43
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

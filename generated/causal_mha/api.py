@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  93c25d9727065a44
-#   text hash     a59b43b572c0ec0b
+#   content hash  05791b54e7811591
+#   text hash     dd0a2e7c4b6a6bf0
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  93c25d9727065a44
-#   text hash     57bb088d1dc43cde
+#   content hash  05791b54e7811591
+#   text hash     96f38c4ffc7f4bb4
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernels: Causal attention with as many key heads as query heads.
 

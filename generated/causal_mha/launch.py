@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  93c25d9727065a44
-#   text hash     ccb9583a2f1729c1
+#   content hash  05791b54e7811591
+#   text hash     2de446212a20803f
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  93c25d9727065a44
-#   text hash     9ba515d57dfd0bea
+#   content hash  05791b54e7811591
+#   text hash     e6f46fe206db3637
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

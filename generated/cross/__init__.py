@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5872d31deb4401a7
-#   text hash     4f0ab22aa2855807
+#   content hash  777507f6114d5f97
+#   text hash     7a3b058fd6117b45
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

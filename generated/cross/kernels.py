@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5872d31deb4401a7
-#   text hash     ec2470f3af263da1
+#   content hash  777507f6114d5f97
+#   text hash     d3fd55a29d21d4ff
 #   render with   attnforge render specs/cross.yaml
 """The kernels: Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5872d31deb4401a7
-#   text hash     cc8aa50ef078499c
+#   content hash  777507f6114d5f97
+#   text hash     a1744b2661000bce
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  fa842e864554b8b0
-#   text hash     4c9ccb8cf0ad5401
+#   content hash  534521a395be8b38
+#   text hash     ea1b508b157f9385
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

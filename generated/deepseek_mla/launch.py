@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  fa842e864554b8b0
-#   text hash     35cb9032e7b912d6
+#   content hash  534521a395be8b38
+#   text hash     6c89427f6677c0b7
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  15385aa9d2b09f7f
-#   text hash     7566c905ea8c1234
+#   content hash  3f51f53f647fb9ee
+#   text hash     6313d51420ec4050
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  15385aa9d2b09f7f
-#   text hash     09d6a7c064cddc3e
+#   content hash  3f51f53f647fb9ee
+#   text hash     ec4986942f56a064
 #   render with   attnforge render specs/differential.yaml
 """The kernels: One of the two maps of differential attention, called once for each and subtracted.
 

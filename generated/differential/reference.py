@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  15385aa9d2b09f7f
-#   text hash     9bebb3887a162770
+#   content hash  3f51f53f647fb9ee
+#   text hash     009e0f82d9bb5820
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  15385aa9d2b09f7f
-#   text hash     46b367c6ad7a72e5
+#   content hash  3f51f53f647fb9ee
+#   text hash     d64d06ba4cd4cae5
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

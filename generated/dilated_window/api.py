@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  29c6ad2df818b500
-#   text hash     a4b63a57f32ee3ce
+#   content hash  6ac3d64df549fa01
+#   text hash     abc13b9348e5d28b
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  29c6ad2df818b500
-#   text hash     79ec0d9bbef92261
+#   content hash  6ac3d64df549fa01
+#   text hash     3b15fb0b635744de
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernels: Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  29c6ad2df818b500
-#   text hash     e8fd4dfe311de134
+#   content hash  6ac3d64df549fa01
+#   text hash     b6b220662c390efb
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

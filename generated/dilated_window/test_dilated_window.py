@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  29c6ad2df818b500
-#   text hash     ff92290d405022d1
+#   content hash  6ac3d64df549fa01
+#   text hash     f534f74b6fbbee64
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

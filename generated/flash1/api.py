@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c887002c5156123c
-#   text hash     f298bbfb4a88aea6
+#   content hash  8b9b69aef296987f
+#   text hash     c250528c3bf26473
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c887002c5156123c
-#   text hash     dee507d39f2570c0
+#   content hash  8b9b69aef296987f
+#   text hash     215b20beb033d175
 #   render with   attnforge render specs/flash1.yaml
 """Launches the kernels as operators that PyTorch can compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c887002c5156123c
-#   text hash     93316737ed3cf749
+#   content hash  8b9b69aef296987f
+#   text hash     b1dafc60f81a04cf
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

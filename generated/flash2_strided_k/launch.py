@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  e147ef505e38e17c
-#   text hash     2747857ab0e47c44
+#   content hash  1015e749025a09ca
+#   text hash     7d7f87fc9c747409
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Launches the kernels as operators that PyTorch can compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  e147ef505e38e17c
-#   text hash     a665148d95fe6f2f
+#   content hash  1015e749025a09ca
+#   text hash     0fbfbf0d8c12105d
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5f23ab5702e68553
-#   text hash     bd50247fd6108925
+#   content hash  b73d398cb0c380b2
+#   text hash     1ec2244478b47107
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5f23ab5702e68553
-#   text hash     02267dccc25707a8
+#   content hash  b73d398cb0c380b2
+#   text hash     44046a356d08b5a6
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The kernels: Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5f23ab5702e68553
-#   text hash     9cf0ba3243f8070a
+#   content hash  b73d398cb0c380b2
+#   text hash     6f11caf28168b901
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c32f8c7c303d2714
-#   text hash     3057590041a0bc92
+#   content hash  12da764cc9fbab4b
+#   text hash     b0931c836ed2e8ba
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

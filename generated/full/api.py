@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c32f8c7c303d2714
-#   text hash     ecb6fc4b9b8d2de0
+#   content hash  12da764cc9fbab4b
+#   text hash     bd34917209afeec7
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c32f8c7c303d2714
-#   text hash     7aad34ee3c630074
+#   content hash  12da764cc9fbab4b
+#   text hash     d801d176c685ee70
 #   render with   attnforge render specs/full.yaml
 """The kernels: Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c32f8c7c303d2714
-#   text hash     1eeabc6a8dcb0c30
+#   content hash  12da764cc9fbab4b
+#   text hash     96d966edab085ee7
 #   render with   attnforge render specs/full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

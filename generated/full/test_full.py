@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c32f8c7c303d2714
-#   text hash     20579f7e2af4a192
+#   content hash  12da764cc9fbab4b
+#   text hash     a04dedee08d796f4
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b6db01acd6aaef4f
-#   text hash     3463555ee1ed109c
+#   content hash  fbea5798e241cbc1
+#   text hash     084d3c3bc22e9266
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

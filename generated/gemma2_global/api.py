@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b6db01acd6aaef4f
-#   text hash     4903064d725f73c7
+#   content hash  fbea5798e241cbc1
+#   text hash     d87c3dd68901fc92
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

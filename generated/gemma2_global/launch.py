@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b6db01acd6aaef4f
-#   text hash     935d87e674313885
+#   content hash  fbea5798e241cbc1
+#   text hash     94c1445b774ea33f
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b6db01acd6aaef4f
-#   text hash     9f38e900ff7480a6
+#   content hash  fbea5798e241cbc1
+#   text hash     f1c51ce370c6a12e
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b6db01acd6aaef4f
-#   text hash     ae27b4c0ae12ec22
+#   content hash  fbea5798e241cbc1
+#   text hash     c0814e44115635a8
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  21e82f1229a0fefc
-#   text hash     cd91f2aa64a177be
+#   content hash  8477c181d9f1ea8c
+#   text hash     2df0c314af8bd63a
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

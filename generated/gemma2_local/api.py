@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  21e82f1229a0fefc
-#   text hash     aae2fc1569d49292
+#   content hash  8477c181d9f1ea8c
+#   text hash     2100d83a251cc8f9
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  21e82f1229a0fefc
-#   text hash     2440caa5a3a6a02e
+#   content hash  8477c181d9f1ea8c
+#   text hash     69502143d8a91587
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernels: The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  21e82f1229a0fefc
-#   text hash     1aa19d95e552176c
+#   content hash  8477c181d9f1ea8c
+#   text hash     0931bb75bfbaae6e
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  21e82f1229a0fefc
-#   text hash     4cb908ee9252dccf
+#   content hash  8477c181d9f1ea8c
+#   text hash     559674ae38d8fd57
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  907c157c73822cc7
-#   text hash     d148cb5415164a85
+#   content hash  da7526538ef71d17
+#   text hash     e5614739ae9d635a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

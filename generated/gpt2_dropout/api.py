@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  907c157c73822cc7
-#   text hash     cdf8c921e11e7cc7
+#   content hash  da7526538ef71d17
+#   text hash     70a98898216e2fe3
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

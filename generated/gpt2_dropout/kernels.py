@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  907c157c73822cc7
-#   text hash     c6965702ac29d85f
+#   content hash  da7526538ef71d17
+#   text hash     979bd6c24e1978ba
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernels: Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  907c157c73822cc7
-#   text hash     0ed1ae536d795a2f
+#   content hash  da7526538ef71d17
+#   text hash     011827e7e6b8cc31
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  93823cf441113aaf
-#   text hash     099688d80fc15efc
+#   content hash  720aea19c7dee1f5
+#   text hash     90698b863b1d5167
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

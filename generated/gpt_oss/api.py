@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  93823cf441113aaf
-#   text hash     3ee916f6f2cce998
+#   content hash  720aea19c7dee1f5
+#   text hash     6a142a817d736480
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

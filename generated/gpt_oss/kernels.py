@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  93823cf441113aaf
-#   text hash     3be72a6c38f6f236
+#   content hash  720aea19c7dee1f5
+#   text hash     bf4867dc42ade9aa
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernels: The full layers of gpt-oss, with a learned sink for each head.
 

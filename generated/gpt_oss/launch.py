@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  93823cf441113aaf
-#   text hash     11e015053feb879c
+#   content hash  720aea19c7dee1f5
+#   text hash     fa9182a9b1992313
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  4ac8cf638bf797ee
-#   text hash     37c48a99dbddcde3
+#   content hash  742444b3919ee712
+#   text hash     aec5e6dc94978563
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernels: The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  4ac8cf638bf797ee
-#   text hash     376131db53503a22
+#   content hash  742444b3919ee712
+#   text hash     f705283f59ce582c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7915438ee516979c
-#   text hash     08636f1f0d277614
+#   content hash  9392edd89e56b4f4
+#   text hash     dc6a9d6fecfe87d7
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7915438ee516979c
-#   text hash     4bf6e592968eac2d
+#   content hash  9392edd89e56b4f4
+#   text hash     ce5091a75fce5566
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

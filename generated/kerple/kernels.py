@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7915438ee516979c
-#   text hash     4e41dbddd647a6bf
+#   content hash  9392edd89e56b4f4
+#   text hash     c6215de77b925355
 #   render with   attnforge render specs/kerple.yaml
 """The kernels: Causal attention that falls with the logarithm of the distance, at a learned rate.
 

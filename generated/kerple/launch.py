@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7915438ee516979c
-#   text hash     a10b6d76e8260ca8
+#   content hash  9392edd89e56b4f4
+#   text hash     70a4d455df8848e0
 #   render with   attnforge render specs/kerple.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7915438ee516979c
-#   text hash     d30d3f0facac1cad
+#   content hash  9392edd89e56b4f4
+#   text hash     f365cfe8a5a27363
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

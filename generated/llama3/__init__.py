@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6c2dddc67ee81d0d
-#   text hash     d5147583283c657f
+#   content hash  00c2ac46b55b1d73
+#   text hash     cc0c4316c181db2c
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6c2dddc67ee81d0d
-#   text hash     36ce729d81adf6bb
+#   content hash  00c2ac46b55b1d73
+#   text hash     61de0ec9e7452f1d
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6c2dddc67ee81d0d
-#   text hash     2f2d4e63c06267a9
+#   content hash  00c2ac46b55b1d73
+#   text hash     7b338e56da4c0818
 #   render with   attnforge render specs/llama3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6c2dddc67ee81d0d
-#   text hash     64d96e3c042b24c1
+#   content hash  00c2ac46b55b1d73
+#   text hash     deff502e2221f619
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

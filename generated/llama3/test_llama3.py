@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6c2dddc67ee81d0d
-#   text hash     d6b0e6925be948cc
+#   content hash  00c2ac46b55b1d73
+#   text hash     afdbca4f73261255
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  574e3014aa54484d
-#   text hash     1953c25e5f932df7
+#   content hash  c74f6e909172f2bc
+#   text hash     d92216f2f27a140a
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  574e3014aa54484d
-#   text hash     285bb4f4026f51ad
+#   content hash  c74f6e909172f2bc
+#   text hash     5bc649ccc1c4a2d1
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  574e3014aa54484d
-#   text hash     8dce5eba30d55537
+#   content hash  c74f6e909172f2bc
+#   text hash     9f9e4b92d8c0b0fe
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernels: Llama 3 on documents packed into one row, none of which sees another.
 

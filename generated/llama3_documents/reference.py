@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  574e3014aa54484d
-#   text hash     72cae8bc58b0ead8
+#   content hash  c74f6e909172f2bc
+#   text hash     b3bf5e8ea3cb84b9
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

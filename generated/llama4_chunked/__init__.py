@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c08c15f5cca523a0
-#   text hash     380e62d6b81758d7
+#   content hash  aa0b2a8507936224
+#   text hash     758dbc583f788770
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c08c15f5cca523a0
-#   text hash     19bc1d757720a023
+#   content hash  aa0b2a8507936224
+#   text hash     cc6d04f2f5ff0b78
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c08c15f5cca523a0
-#   text hash     75cddd470d9dc9bb
+#   content hash  aa0b2a8507936224
+#   text hash     f9ebe14d53ee756a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c08c15f5cca523a0
-#   text hash     cd5bd428752c2724
+#   content hash  aa0b2a8507936224
+#   text hash     4c2f42c457953f50
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4f2a3fe0196e56cd
-#   text hash     be3dfb77c501614c
+#   content hash  dde24b0698ba79d8
+#   text hash     67a1a40a3fd8ed29
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4f2a3fe0196e56cd
-#   text hash     9d1a25b6886a39b9
+#   content hash  dde24b0698ba79d8
+#   text hash     0dd534d126c45c7b
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

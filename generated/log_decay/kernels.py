@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4f2a3fe0196e56cd
-#   text hash     c9bf691d7319c708
+#   content hash  dde24b0698ba79d8
+#   text hash     d83b3b98fae870c9
 #   render with   attnforge render specs/log_decay.yaml
 """The kernels: Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4f2a3fe0196e56cd
-#   text hash     d570cfa49946648b
+#   content hash  dde24b0698ba79d8
+#   text hash     7c19fbc28ed06b2f
 #   render with   attnforge render specs/log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

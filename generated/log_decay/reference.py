@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4f2a3fe0196e56cd
-#   text hash     5450a7f6ac9f9757
+#   content hash  dde24b0698ba79d8
+#   text hash     07a10cc64fd2133b
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

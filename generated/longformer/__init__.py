@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  aeebb95f589df463
-#   text hash     e6f58d0b8789dc46
+#   content hash  ecd8039fd086ba3f
+#   text hash     8c988176214e132b
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

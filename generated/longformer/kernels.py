@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  aeebb95f589df463
-#   text hash     301c2c100ed5fcdb
+#   content hash  ecd8039fd086ba3f
+#   text hash     038c4ac5193d548c
 #   render with   attnforge render specs/longformer.yaml
 """The kernels: A window of 256 keys to each side, and 16 global tokens.
 

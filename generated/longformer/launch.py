@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  aeebb95f589df463
-#   text hash     80fb765ef47fd8e2
+#   content hash  ecd8039fd086ba3f
+#   text hash     558c818b7611fd3c
 #   render with   attnforge render specs/longformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

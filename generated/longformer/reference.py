@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  aeebb95f589df463
-#   text hash     9d77c2b0a95c65ad
+#   content hash  ecd8039fd086ba3f
+#   text hash     d0f66edcd76a5b3f
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

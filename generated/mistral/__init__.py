@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f9bbcc589cf6b107
-#   text hash     b9ba3519bd177bbd
+#   content hash  71facf89075c0f95
+#   text hash     df737206198ed71b
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f9bbcc589cf6b107
-#   text hash     4a7f13568f28d6e6
+#   content hash  71facf89075c0f95
+#   text hash     dd61fa1c097994b8
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

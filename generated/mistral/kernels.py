@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f9bbcc589cf6b107
-#   text hash     59fe8f374dc2b063
+#   content hash  71facf89075c0f95
+#   text hash     23d858e12f38a84f
 #   render with   attnforge render specs/mistral.yaml
 """The kernels: Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f9bbcc589cf6b107
-#   text hash     eef7cea12b3a5c09
+#   content hash  71facf89075c0f95
+#   text hash     235e9b4d1c6681b6
 #   render with   attnforge render specs/mistral.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f9bbcc589cf6b107
-#   text hash     9f0a1db99574962e
+#   content hash  71facf89075c0f95
+#   text hash     e8be69129d171bc7
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  240e13a2dab90a2a
-#   text hash     30035f33e26ab5bc
+#   content hash  b7d5edc8cb561458
+#   text hash     542f09ba72fde9e0
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  240e13a2dab90a2a
-#   text hash     70b856459064ff15
+#   content hash  b7d5edc8cb561458
+#   text hash     8474fbe1ae921837
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

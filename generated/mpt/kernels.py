@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  240e13a2dab90a2a
-#   text hash     3b6c8d7c985367be
+#   content hash  b7d5edc8cb561458
+#   text hash     498eed71fc97d3fc
 #   render with   attnforge render specs/mpt.yaml
 """The kernels: Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  240e13a2dab90a2a
-#   text hash     5b5c7c917ea6bc27
+#   content hash  b7d5edc8cb561458
+#   text hash     03ff91fee4254026
 #   render with   attnforge render specs/mpt.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  240e13a2dab90a2a
-#   text hash     155938c176559763
+#   content hash  b7d5edc8cb561458
+#   text hash     fa6fdf3377616143
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  ec7106be1ccdee05
-#   text hash     6bde25962ae5e9d7
+#   content hash  3537b1812d97909b
+#   text hash     86e78a7d46c2eb75
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see those at most 3 rows and columns away.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  ec7106be1ccdee05
-#   text hash     422a7da27c86154b
+#   content hash  3537b1812d97909b
+#   text hash     71b39cb7cf9fc11e
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernels: Cells of an image of 32 columns see those at most 3 rows and columns away.
 

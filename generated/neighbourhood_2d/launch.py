@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  ec7106be1ccdee05
-#   text hash     d14ac05a083b5545
+#   content hash  3537b1812d97909b
+#   text hash     9ea73cd54f0c5bb2
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  ec7106be1ccdee05
-#   text hash     516dcc069dda2e43
+#   content hash  3537b1812d97909b
+#   text hash     361507d9da1b2e2e
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

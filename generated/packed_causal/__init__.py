@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  dca7f21c0b6d126a
-#   text hash     d77461fbc38ee956
+#   content hash  1958c70df7b0c417
+#   text hash     47036810766da031
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

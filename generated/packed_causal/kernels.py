@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  dca7f21c0b6d126a
-#   text hash     6353482faa86760d
+#   content hash  1958c70df7b0c417
+#   text hash     ccd3e957560d916f
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernels: Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  dca7f21c0b6d126a
-#   text hash     5ab6a0cace49197c
+#   content hash  1958c70df7b0c417
+#   text hash     644e9b45901a9199
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  dca7f21c0b6d126a
-#   text hash     09a1b6be80a68805
+#   content hash  1958c70df7b0c417
+#   text hash     59936b2bc0d209f4
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

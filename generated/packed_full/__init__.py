@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  7c61777352f76488
-#   text hash     23ac1910a4c4b6ba
+#   content hash  6975af9360b217b2
+#   text hash     204b89754c98abcd
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

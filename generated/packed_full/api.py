@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  7c61777352f76488
-#   text hash     5e1000958f719b1d
+#   content hash  6975af9360b217b2
+#   text hash     3e7e1b7e6a4d2386
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  7c61777352f76488
-#   text hash     d6cb3fe5b58bd810
+#   content hash  6975af9360b217b2
+#   text hash     13c627f3d68eead5
 #   render with   attnforge render specs/packed_full.yaml
 """The kernels: Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  7c61777352f76488
-#   text hash     12d8cadf5386cd64
+#   content hash  6975af9360b217b2
+#   text hash     b70e3448eb247018
 #   render with   attnforge render specs/packed_full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

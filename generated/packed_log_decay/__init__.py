@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  fb3a1d281a4ad016
-#   text hash     0e4d263d88d32c27
+#   content hash  49f5de8c68166b80
+#   text hash     ee56dfc087528901
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  fb3a1d281a4ad016
-#   text hash     87de032a3a4d40b4
+#   content hash  49f5de8c68166b80
+#   text hash     0a643e0c00488f1f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The kernels: Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

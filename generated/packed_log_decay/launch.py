@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  fb3a1d281a4ad016
-#   text hash     ff63f1ef30698c9b
+#   content hash  49f5de8c68166b80
+#   text hash     40bc81ae8e0507f6
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  fb3a1d281a4ad016
-#   text hash     68e2f4bd3082b32b
+#   content hash  49f5de8c68166b80
+#   text hash     d300f260ff244d1e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  fb3a1d281a4ad016
-#   text hash     fe441525d53d7c4a
+#   content hash  49f5de8c68166b80
+#   text hash     ca9040a48af3a7b1
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

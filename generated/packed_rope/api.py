@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  155fd57712b3a391
-#   text hash     615461c67413df75
+#   content hash  ca566ccc76beb971
+#   text hash     6cfa7e1cacfb9f9c
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  155fd57712b3a391
-#   text hash     31878be86b5a06e7
+#   content hash  ca566ccc76beb971
+#   text hash     da0e0673c6e44457
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernels: Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  155fd57712b3a391
-#   text hash     ede60f8053531a93
+#   content hash  ca566ccc76beb971
+#   text hash     ae28533a185434de
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  155fd57712b3a391
-#   text hash     9a7646729af7bbfd
+#   content hash  ca566ccc76beb971
+#   text hash     77360f6029ed1152
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  155fd57712b3a391
-#   text hash     2115aeda5215d614
+#   content hash  ca566ccc76beb971
+#   text hash     36d81b3a7eecae0c
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4302202595ef90d9
-#   text hash     5518a245256aa464
+#   content hash  7f5a23dee0d5753d
+#   text hash     17b2f94f7676d4ad
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4302202595ef90d9
-#   text hash     304ea8d362fdf7c0
+#   content hash  7f5a23dee0d5753d
+#   text hash     37434e12a6624b78
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

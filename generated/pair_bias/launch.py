@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4302202595ef90d9
-#   text hash     cc2f0ce8f92babae
+#   content hash  7f5a23dee0d5753d
+#   text hash     d977c9270571a665
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

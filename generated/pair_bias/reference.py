@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4302202595ef90d9
-#   text hash     9dbd24de97be5af8
+#   content hash  7f5a23dee0d5753d
+#   text hash     727b255fca1b5616
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4302202595ef90d9
-#   text hash     80dc9a0f3eea4d3c
+#   content hash  7f5a23dee0d5753d
+#   text hash     0281d33f8e0a2852
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

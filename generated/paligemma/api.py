@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2c2eba129b867d3b
-#   text hash     d19c91e54cf9a7f0
+#   content hash  d310f2769c9b67c6
+#   text hash     9b519540aa8eedb1
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

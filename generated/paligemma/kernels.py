@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2c2eba129b867d3b
-#   text hash     609138dafac2f49e
+#   content hash  d310f2769c9b67c6
+#   text hash     d2f70d32d9aa1e57
 #   render with   attnforge render specs/paligemma.yaml
 """The kernels: An image and a prompt that all see as a prefix, and text that sees causally.
 

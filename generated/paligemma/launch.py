@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2c2eba129b867d3b
-#   text hash     1b5caa9fbdea1435
+#   content hash  d310f2769c9b67c6
+#   text hash     4946207e118e9456
 #   render with   attnforge render specs/paligemma.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

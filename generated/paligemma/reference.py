@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2c2eba129b867d3b
-#   text hash     028b6c4d7efea8ff
+#   content hash  d310f2769c9b67c6
+#   text hash     b68949f2e775bfdf
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2c2eba129b867d3b
-#   text hash     b47ef05b4e8a68a0
+#   content hash  d310f2769c9b67c6
+#   text hash     8a3e44625fd184ba
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7856f6c5a74ca523
-#   text hash     a1b0357933ccc026
+#   content hash  b20fd5c309f27964
+#   text hash     75ac4bd8fa9cd3f0
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

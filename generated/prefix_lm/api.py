@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7856f6c5a74ca523
-#   text hash     058b7963b3d0a9c0
+#   content hash  b20fd5c309f27964
+#   text hash     331efc7d1f8a1ddd
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7856f6c5a74ca523
-#   text hash     2544dda98229ace9
+#   content hash  b20fd5c309f27964
+#   text hash     86d65f2f5e14fc9c
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernels: Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7856f6c5a74ca523
-#   text hash     580932ffdcb16a41
+#   content hash  b20fd5c309f27964
+#   text hash     932b102e3f7c0ec4
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

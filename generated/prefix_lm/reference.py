@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7856f6c5a74ca523
-#   text hash     6ce701f11ab161a6
+#   content hash  b20fd5c309f27964
+#   text hash     636a7c35ff0cd192
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  396beb5553bf6c4b
-#   text hash     8737d0bcae956260
+#   content hash  5a5cd2c1fac7c0f9
+#   text hash     db5fbf0b8b59297f
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

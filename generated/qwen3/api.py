@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  396beb5553bf6c4b
-#   text hash     987fce41d4bb4826
+#   content hash  5a5cd2c1fac7c0f9
+#   text hash     b655efb95dcf7427
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

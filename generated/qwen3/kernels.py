@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  396beb5553bf6c4b
-#   text hash     2c97b6f2d37ba871
+#   content hash  5a5cd2c1fac7c0f9
+#   text hash     09b6cf5f2d834981
 #   render with   attnforge render specs/qwen3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

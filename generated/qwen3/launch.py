@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  396beb5553bf6c4b
-#   text hash     d809723ba902c1d0
+#   content hash  5a5cd2c1fac7c0f9
+#   text hash     e438a6f3bff82917
 #   render with   attnforge render specs/qwen3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  396beb5553bf6c4b
-#   text hash     26e205b2cf10247d
+#   content hash  5a5cd2c1fac7c0f9
+#   text hash     46834865a24bc1b3
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

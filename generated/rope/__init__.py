@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  163aee8284ab3440
-#   text hash     1df3a8a548c47a2f
+#   content hash  179741280b8878f2
+#   text hash     385a22f4fe419cfa
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

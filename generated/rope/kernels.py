@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  163aee8284ab3440
-#   text hash     dfdd434526ace686
+#   content hash  179741280b8878f2
+#   text hash     253055c373ab6f34
 #   render with   attnforge render specs/rope.yaml
 """The kernels: Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  163aee8284ab3440
-#   text hash     2a7c4aab19218170
+#   content hash  179741280b8878f2
+#   text hash     8248372ddd6f9f91
 #   render with   attnforge render specs/rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  163aee8284ab3440
-#   text hash     0fecaa73376a7a98
+#   content hash  179741280b8878f2
+#   text hash     51fe79ee76a49a5d
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

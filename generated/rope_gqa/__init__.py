@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  52776af4d12da0fc
-#   text hash     1d6b65a0e1f71e1c
+#   content hash  bd7f5315f2683ba4
+#   text hash     078c14d8e81acd90
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  52776af4d12da0fc
-#   text hash     b4a68dd1c98c28fb
+#   content hash  bd7f5315f2683ba4
+#   text hash     7215d3222217e5e1
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads.
 

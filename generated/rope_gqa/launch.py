@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  52776af4d12da0fc
-#   text hash     7c7c4534259213fb
+#   content hash  bd7f5315f2683ba4
+#   text hash     b6dcf398e0dfba53
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  52776af4d12da0fc
-#   text hash     0526a217a451474d
+#   content hash  bd7f5315f2683ba4
+#   text hash     0667ca55de03b06d
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  52776af4d12da0fc
-#   text hash     82876c1056b7b43b
+#   content hash  bd7f5315f2683ba4
+#   text hash     285167b852854dd5
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c1a151d3dab9da87
-#   text hash     878e314df3b8297d
+#   content hash  f3f354eee5210150
+#   text hash     1e381e6d238506b2
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

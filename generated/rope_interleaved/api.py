@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c1a151d3dab9da87
-#   text hash     d253c2595d1c923a
+#   content hash  f3f354eee5210150
+#   text hash     0352d9a141b0c64d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c1a151d3dab9da87
-#   text hash     6697c86a83298cf0
+#   content hash  f3f354eee5210150
+#   text hash     152c2bb5f24b14e2
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernels: Causal attention with rotary embedding of neighbouring components.
 

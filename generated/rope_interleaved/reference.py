@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c1a151d3dab9da87
-#   text hash     fb4ce6cb6af0c887
+#   content hash  f3f354eee5210150
+#   text hash     2be30c83bfa3f11d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

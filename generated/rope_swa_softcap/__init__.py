@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  30d4cb6127c46c01
-#   text hash     919f6634f0f24dba
+#   content hash  ea7c114a3c86b6d5
+#   text hash     93cf33052348e84b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  30d4cb6127c46c01
-#   text hash     ad9acd40b9443aa5
+#   content hash  ea7c114a3c86b6d5
+#   text hash     60260715f20bdb5b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  30d4cb6127c46c01
-#   text hash     95bc82ce88e05835
+#   content hash  ea7c114a3c86b6d5
+#   text hash     05eeb4b8431bbcd2
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernels: Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

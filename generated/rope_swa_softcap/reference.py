@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  30d4cb6127c46c01
-#   text hash     97080c2696fb20b5
+#   content hash  ea7c114a3c86b6d5
+#   text hash     e0b2f871cf0d34d7
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

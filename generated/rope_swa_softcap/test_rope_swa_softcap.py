@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  30d4cb6127c46c01
-#   text hash     622dcdd746ff3f76
+#   content hash  ea7c114a3c86b6d5
+#   text hash     fceff3186720f1ba
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1d4a80f68ef847b6
-#   text hash     96125bde8a546922
+#   content hash  e99397430dea8d18
+#   text hash     84ed2a92a303a16b
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

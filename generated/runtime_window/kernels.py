@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1d4a80f68ef847b6
-#   text hash     9e697e5a6f719426
+#   content hash  e99397430dea8d18
+#   text hash     e592065f2d3860fa
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernels: Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1d4a80f68ef847b6
-#   text hash     9183ad4bcdfaae47
+#   content hash  e99397430dea8d18
+#   text hash     ce47ef757e0c542c
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

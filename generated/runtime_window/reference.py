@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1d4a80f68ef847b6
-#   text hash     a62f225184faf9af
+#   content hash  e99397430dea8d18
+#   text hash     294cedd884949e37
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1d4a80f68ef847b6
-#   text hash     7c41f2213adee496
+#   content hash  e99397430dea8d18
+#   text hash     66933391bb338bd2
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  fa9155a0c2cfb8c0
-#   text hash     fbf324fdc9e20532
+#   content hash  c1a9e6bd0d04a897
+#   text hash     2952cc626e38070c
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  fa9155a0c2cfb8c0
-#   text hash     f8a4d6aff5deb630
+#   content hash  c1a9e6bd0d04a897
+#   text hash     79aae47621f3b4ff
 #   render with   attnforge render specs/shaw.yaml
 """The kernels: Attention in which each query gives each distance up to 16 a score of its own.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  fa9155a0c2cfb8c0
-#   text hash     3fa0c05d15a9b9c2
+#   content hash  c1a9e6bd0d04a897
+#   text hash     6998fb702ebbacb8
 #   render with   attnforge render specs/shaw.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  fa9155a0c2cfb8c0
-#   text hash     e464665a69ad2d34
+#   content hash  c1a9e6bd0d04a897
+#   text hash     765588a860c87bc2
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

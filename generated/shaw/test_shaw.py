@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  fa9155a0c2cfb8c0
-#   text hash     143c479a96c4e4bc
+#   content hash  c1a9e6bd0d04a897
+#   text hash     04e828d2bb6af844
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  1ab60e5e73e392d0
-#   text hash     45380ae330002734
+#   content hash  4553b5796cb4672b
+#   text hash     ec9f61638814d1d0
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  1ab60e5e73e392d0
-#   text hash     b4f46aecf313d748
+#   content hash  4553b5796cb4672b
+#   text hash     af04a4f49b37e3c6
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernels: Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  1ab60e5e73e392d0
-#   text hash     ed87489375ca79cc
+#   content hash  4553b5796cb4672b
+#   text hash     9d5fe3aadfc3ace8
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

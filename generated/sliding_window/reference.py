@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  1ab60e5e73e392d0
-#   text hash     24e075d020392790
+#   content hash  4553b5796cb4672b
+#   text hash     2893a70a9ff1769a
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

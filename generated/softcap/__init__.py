@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0112cadae36010d9
-#   text hash     d3c6e5a661d1416f
+#   content hash  b2ae2eafef5cbc8b
+#   text hash     e642cac648ea1617
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

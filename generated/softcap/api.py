@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0112cadae36010d9
-#   text hash     1b7e463f8f79a8ed
+#   content hash  b2ae2eafef5cbc8b
+#   text hash     8f317883437e396b
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

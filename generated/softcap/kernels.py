@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0112cadae36010d9
-#   text hash     816fd17b5e41f62a
+#   content hash  b2ae2eafef5cbc8b
+#   text hash     eec31ef47027015e
 #   render with   attnforge render specs/softcap.yaml
 """The kernels: Causal attention with scores capped smoothly at 30.
 

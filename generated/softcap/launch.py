@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0112cadae36010d9
-#   text hash     1288a0e5cac52327
+#   content hash  b2ae2eafef5cbc8b
+#   text hash     1eb499d8693f6d04
 #   render with   attnforge render specs/softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0112cadae36010d9
-#   text hash     52b3f83e616a33c2
+#   content hash  b2ae2eafef5cbc8b
+#   text hash     c916699c0f5e9c98
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  fe5bd1d4c819d127
-#   text hash     573a3c4233ebdd3e
+#   content hash  893079dcf1b1b1e6
+#   text hash     dac684a96ffbb0f5
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernels: Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  fe5bd1d4c819d127
-#   text hash     da71da06a9c4119b
+#   content hash  893079dcf1b1b1e6
+#   text hash     1e12e23060a6eb6b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  fe5bd1d4c819d127
-#   text hash     b97dceb11a18eeaf
+#   content hash  893079dcf1b1b1e6
+#   text hash     5f7923978722ce1f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

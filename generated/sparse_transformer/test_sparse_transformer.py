@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  fe5bd1d4c819d127
-#   text hash     3a7ee020aa57e966
+#   content hash  893079dcf1b1b1e6
+#   text hash     812a43309cab9dbd
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  877c0221bb56776e
-#   text hash     68fc95e883b3a098
+#   content hash  1ee75a2d40ec0898
+#   text hash     7b48d002816be987
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

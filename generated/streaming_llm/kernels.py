@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  877c0221bb56776e
-#   text hash     ea8cabc6d0f2e46c
+#   content hash  1ee75a2d40ec0898
+#   text hash     a922732f57484c49
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernels: Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  877c0221bb56776e
-#   text hash     a9a70a9b6e4e663d
+#   content hash  1ee75a2d40ec0898
+#   text hash     ed5523eb894d7722
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  877c0221bb56776e
-#   text hash     564740ff54a9f0fa
+#   content hash  1ee75a2d40ec0898
+#   text hash     03a3ae697237a61c
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

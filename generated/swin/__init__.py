@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f133999aab05ad6a
-#   text hash     4650292ffaef6041
+#   content hash  29717da36d84efb6
+#   text hash     7eaed045a5fbef17
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

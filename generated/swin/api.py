@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f133999aab05ad6a
-#   text hash     5c19908e09c56dc2
+#   content hash  29717da36d84efb6
+#   text hash     bd14e0a3ce88e0f7
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f133999aab05ad6a
-#   text hash     87a907abab35af31
+#   content hash  29717da36d84efb6
+#   text hash     0d5dd759c7b6baf5
 #   render with   attnforge render specs/swin.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

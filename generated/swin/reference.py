@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f133999aab05ad6a
-#   text hash     3fb728a0104ae639
+#   content hash  29717da36d84efb6
+#   text hash     a4747617894777ac
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f133999aab05ad6a
-#   text hash     e203dd327e616f0c
+#   content hash  29717da36d84efb6
+#   text hash     cf69b24dc3dfd58e
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

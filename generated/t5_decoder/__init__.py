@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ad4a3dd5f8f54901
-#   text hash     dbe8f1c0a3adeb78
+#   content hash  3a7d28bd0ef139f5
+#   text hash     fd1642fb551a289e
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

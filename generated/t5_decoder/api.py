@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ad4a3dd5f8f54901
-#   text hash     da2c21ddbbaa8cd7
+#   content hash  3a7d28bd0ef139f5
+#   text hash     6431395a7890b28e
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

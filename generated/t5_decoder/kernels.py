@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ad4a3dd5f8f54901
-#   text hash     a29154f38b7b1a13
+#   content hash  3a7d28bd0ef139f5
+#   text hash     bde776657482de18
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernels: Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ad4a3dd5f8f54901
-#   text hash     903e24f0ec5ff45d
+#   content hash  3a7d28bd0ef139f5
+#   text hash     eb50997e8ab57ca9
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

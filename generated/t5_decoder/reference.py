@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ad4a3dd5f8f54901
-#   text hash     9442bf19c6039d8f
+#   content hash  3a7d28bd0ef139f5
+#   text hash     0189de5ffb813748
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

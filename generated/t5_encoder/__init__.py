@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e9435dfe37874241
-#   text hash     caab0b003a2bafeb
+#   content hash  5818eba878acc206
+#   text hash     57f5bdff4cbcc957
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

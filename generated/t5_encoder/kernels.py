@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e9435dfe37874241
-#   text hash     0ac45a26c0541e19
+#   content hash  5818eba878acc206
+#   text hash     0285f95d4d7d66bb
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernels: Attention with T5's learned biases for distances in both directions.
 

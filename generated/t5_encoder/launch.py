@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e9435dfe37874241
-#   text hash     98057f8dcebd8104
+#   content hash  5818eba878acc206
+#   text hash     5c0c80088ec9759e
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e9435dfe37874241
-#   text hash     b0f4590c84418ed5
+#   content hash  5818eba878acc206
+#   text hash     7d5498b8f9425d38
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

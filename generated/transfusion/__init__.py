@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  88c9853837157b38
-#   text hash     24aa448f5064a38b
+#   content hash  d973f4b5efc84a54
+#   text hash     d8d025dd0e7f842a
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  88c9853837157b38
-#   text hash     728a05f6d4372632
+#   content hash  d973f4b5efc84a54
+#   text hash     0decc3a54cfd181f
 #   render with   attnforge render specs/transfusion.yaml
 """The kernels: Causal attention in which the patches of one image see each other.
 

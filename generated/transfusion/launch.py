@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  88c9853837157b38
-#   text hash     5fe877ace29ea362
+#   content hash  d973f4b5efc84a54
+#   text hash     a4d00ae3eb095497
 #   render with   attnforge render specs/transfusion.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  88c9853837157b38
-#   text hash     40e8b78b7715dc52
+#   content hash  d973f4b5efc84a54
+#   text hash     a00d5cfe5980fb04
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

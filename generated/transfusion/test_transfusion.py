@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  88c9853837157b38
-#   text hash     737403b8caffea34
+#   content hash  d973f4b5efc84a54
+#   text hash     2fdeb86b794ec5e5
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2ab32e48705c66b9
-#   text hash     2870c2e7a2b4743b
+#   content hash  0200408c572dfcbb
+#   text hash     b360569977d7ad48
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

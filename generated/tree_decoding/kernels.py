@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2ab32e48705c66b9
-#   text hash     cd89c2b75ebc8e20
+#   content hash  0200408c572dfcbb
+#   text hash     4331ca4d4a1177c6
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernels: A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

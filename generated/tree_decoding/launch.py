@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2ab32e48705c66b9
-#   text hash     b797955cf78e8626
+#   content hash  0200408c572dfcbb
+#   text hash     cfcc44ef7b61841b
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2ab32e48705c66b9
-#   text hash     873ecae3c213e45c
+#   content hash  0200408c572dfcbb
+#   text hash     4378aec96826b6ef
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

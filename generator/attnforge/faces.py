@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from .binding import View
-from .leaves import SIDES, Leaf, Reader, Side
+from .leaves import SIDES, Leaf, Side
 from .parameters import Kernel, Parameter
+from .pieces import TILED, Pieces
 from .skips import Skips
-from .spec import Spec
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,9 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Faces:
+class Faces(Pieces):
     """The faces of a variant's kernels."""
 
-    spec: Spec
     by_query: View
     by_key: View
 
@@ -84,7 +83,7 @@ class Faces:
                 *self._skipped("q"),
                 *self._sunk(),
                 *self._dropped(),
-                *self._constants(*(("GROUP", "D", "DV") if strided else ("GROUP", "DV")), *_TILED),
+                *self._constants(*(("GROUP", "D", "DV") if strided else ("GROUP", "DV")), *TILED),
             ),
             step,
         )
@@ -104,7 +103,7 @@ class Faces:
                 *self._sizes(),
                 *self._given(self.by_key),
                 *self._dropped(),
-                *self._constants("GROUP", "DV", *_TILED),
+                *self._constants("GROUP", "DV", *TILED),
             ),
             self._step("forward", self.by_key, names, texts),
         )
@@ -138,7 +137,7 @@ class Faces:
                 *self._skipped("k"),
                 *self._dropped(),
                 *(Parameter(f"{s.name}_ptr", "*fp32", s.name, written=True) for s in self.by_key.learned),
-                *self._constants("GROUP", "D", "DV", *_TILED),
+                *self._constants("GROUP", "D", "DV", *TILED),
             ),
             self._step("backward_dkv", self.by_key, names, self._backward_texts(self.by_key)),
         )
@@ -162,7 +161,7 @@ class Faces:
                 *self._skipped("q"),
                 *self._dropped(),
                 *(Parameter(f"{s.name}_ptr", "*fp32", s.name, written=True) for s in self.by_query.learned),
-                *self._constants("GROUP", "D", *_TILED),
+                *self._constants("GROUP", "D", *TILED),
             ),
             self._step("backward_dq", self.by_query, names, self._backward_texts(self.by_query)),
         )
@@ -259,7 +258,7 @@ class Faces:
                 Parameter("own_heads", "i32", heads),
                 *self._given(view),
                 *self._dropped(),
-                *self._constants("GROUP", *_TILED),
+                *self._constants("GROUP", *TILED),
             ),
         )
         return Pair(leaf, view, kernel, batch, heads)
@@ -277,59 +276,7 @@ class Faces:
             + ((self.scan,) if any(i.scan for i in self.spec.inputs) else ())
         )
 
-    # -- pieces of faces -----------------------------------------------------------------------------------------
-
-    def _operands(self, *names: str) -> Iterable[Parameter]:
-        rows = {"k": "BLOCK_N", "v": "BLOCK_N"}
-        columns = {"q": "BLOCK_D", "k": "BLOCK_D"}
-        for name in names:
-            x = name.removesuffix("_desc")
-            yield Parameter(name, "tiles", x, (rows.get(x, "BLOCK_M"), columns.get(x, "BLOCK_DV")))
-
-    def _aligned(self) -> Iterable[Parameter]:
-        """How many rows a head has in vectors of the package's own, where packed sequences begin at multiples of 4."""
-        if self.spec.packed:
-            yield Parameter("q_rows", "i32", "delta.shape[-1]")
-        if scanned := [i.name for i in self.spec.inputs if i.scan and self.spec.packed]:
-            yield Parameter("k_rows", "i32", f"{scanned[0]}.shape[-1]")
-
-    def _strided_keys(self) -> Iterable[Parameter]:
-        """Where keys stand; strides count 16 bytes, so that the compiler sees that it may load as many at once."""
-        yield Parameter("k_ptr", "*T", "k")
-        for axis, place in (("row", 0), ("head", 1)) if self.spec.packed else (("batch", 0), ("row", 1), ("head", 2)):
-            yield Parameter(f"k_stride_{axis}", "i32", f"_steps(k, {place})")
-
-    def _sizes(self, *, scale: bool = True) -> Iterable[Parameter]:
-        if self.spec.packed:
-            yield Parameter("cu_seqlens_q_ptr", "*i32", "cu_seqlens_q")
-            yield Parameter("cu_seqlens_k_ptr", "*i32", "cu_seqlens_k")
-            yield Parameter("q_total", "i32", "q.shape[0]")
-            yield Parameter("k_total", "i32", "k.shape[0]")
-        else:
-            yield Parameter("q_len", "i32", "q.shape[1]")
-            yield Parameter("k_len", "i32", "k.shape[1]")
-        yield Parameter("Hq", "i32", "q.shape[-2]")
-        if scale:
-            yield Parameter("scale", "fp32", "scale")
-
-    def _given(self, view: Reader) -> Iterable[Parameter]:
-        for option in self.spec.options:
-            yield Parameter(option.keyword, {"int": "i32", "float": "fp32"}[option.type], option.keyword, own=True)
-        for given in self.spec.inputs:
-            kind = {"float": "fp32", "int": "i32", "bool": "i1"}[given.dtype]
-            if not given.axes:
-                # the interpreter takes no truth values
-                truth = given.dtype == "bool"
-                text = f"int({given.name})" if truth else given.name
-                yield Parameter(given.name, "i32" if truth else kind, text, own=True)
-                continue
-            if side := view.streams(given):
-                level = "level" if side == "q" and given.rows == ("token",) else ""
-                yield Parameter(f"{given.name}_desc", "rows", given.name, (_BLOCKS[side],), kind, level)
-            if not side or view.points(given):
-                yield Parameter(f"{given.name}_ptr", "*" + kind, given.name)
-            for i, name in enumerate(view.strides(given)):
-                yield Parameter(name, "i32", f"_stride({given.name}, {i})")
+    # -- kernels that look at masks alone, and what they leave to the others -----------------------------------------
 
     @cached_property
     def bounds(self) -> Kernel | None:
@@ -372,22 +319,6 @@ class Faces:
         yield Parameter(f"{skips.ranges}_ptr", "*i32", skips.ranges)
         yield Parameter(f"{side}_tiles", "i32", f"{side}_tiles")
 
-    def _sunk(self) -> Iterable[Parameter]:
-        if self.spec.sink:
-            yield Parameter("sinks_ptr", "*fp32", "sinks")
-            yield Parameter("sinks_stride_head", "i32", "_stride(sinks, 0)")
-
-    def _dropped(self) -> Iterable[Parameter]:
-        if self.spec.dropout:
-            yield Parameter("seed", "i64", "seed", own=True)
-            yield Parameter("drop_below", "i32", "_drop_below(dropout_p)", own=True)
-            yield Parameter("rescale", "fp32", "1 / (1 - dropout_p)")
-
-    def _constants(self, *names: str) -> Iterable[Parameter]:
-        return [
-            Parameter(n, "constexpr", _CONSTANTS.get(n, n.lower())) for n in names if n != "GROUP" or self.spec.grouped
-        ]
-
     def _step(self, name: str, view: View, own: tuple[str, ...], texts: Iterable[str]) -> tuple[str, ...]:
         """A step's parameters: its own names, where it stands, and what the terms' texts read."""
         by_query = view.own == "q"
@@ -408,14 +339,3 @@ class Faces:
         for term in view.terms:
             found += [term.value, *(text for _, text in term.before)]
         return found
-
-
-_BLOCKS = {"q": "BLOCK_M", "k": "BLOCK_N"}
-_TILED = ("BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "PRECISION")
-_CONSTANTS = {
-    "D": "q.shape[-1]",
-    "DV": "v.shape[-1]",
-    "GROUP": "q.shape[-2] // k.shape[-2]",
-    "PRECISION": "_precision(q)",
-    "HALF": "cos.shape[1]",
-}

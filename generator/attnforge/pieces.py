@@ -1,0 +1,95 @@
+"""Parameters that several kernels take, in the order in which they take them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from .leaves import Reader
+from .parameters import Parameter
+from .spec import Spec
+
+TILED = ("BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "PRECISION")
+_BLOCKS = {"q": "BLOCK_M", "k": "BLOCK_N"}
+_CONSTANTS = {
+    "D": "q.shape[-1]",
+    "DV": "v.shape[-1]",
+    "GROUP": "q.shape[-2] // k.shape[-2]",
+    "PRECISION": "_precision(q)",
+    "HALF": "cos.shape[1]",
+}
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """The pieces of a variant's faces."""
+
+    spec: Spec
+
+    def _operands(self, *names: str) -> Iterable[Parameter]:
+        rows = {"k": "BLOCK_N", "v": "BLOCK_N"}
+        columns = {"q": "BLOCK_D", "k": "BLOCK_D"}
+        for name in names:
+            x = name.removesuffix("_desc")
+            yield Parameter(name, "tiles", x, (rows.get(x, "BLOCK_M"), columns.get(x, "BLOCK_DV")))
+
+    def _strided_keys(self) -> Iterable[Parameter]:
+        """Where keys stand; strides count 16 bytes, so that the compiler sees that it may load as many at once."""
+        yield Parameter("k_ptr", "*T", "k")
+        for axis, place in (("row", 0), ("head", 1)) if self.spec.packed else (("batch", 0), ("row", 1), ("head", 2)):
+            yield Parameter(f"k_stride_{axis}", "i32", f"_steps(k, {place})")
+
+    def _sizes(self, *, scale: bool = True) -> Iterable[Parameter]:
+        if self.spec.packed:
+            yield Parameter("cu_seqlens_q_ptr", "*i32", "cu_seqlens_q")
+            yield Parameter("cu_seqlens_k_ptr", "*i32", "cu_seqlens_k")
+            yield Parameter("q_total", "i32", "q.shape[0]")
+            yield Parameter("k_total", "i32", "k.shape[0]")
+        else:
+            yield Parameter("q_len", "i32", "q.shape[1]")
+            yield Parameter("k_len", "i32", "k.shape[1]")
+        yield Parameter("Hq", "i32", "q.shape[-2]")
+        if scale:
+            yield Parameter("scale", "fp32", "scale")
+
+    def _aligned(self) -> Iterable[Parameter]:
+        """How many rows a head has in vectors of the package's own, where packed sequences begin at multiples of 4."""
+        if self.spec.packed:
+            yield Parameter("q_rows", "i32", "delta.shape[-1]")
+        if scanned := [i.name for i in self.spec.inputs if i.scan and self.spec.packed]:
+            yield Parameter("k_rows", "i32", f"{scanned[0]}.shape[-1]")
+
+    def _given(self, view: Reader) -> Iterable[Parameter]:
+        for option in self.spec.options:
+            yield Parameter(option.keyword, {"int": "i32", "float": "fp32"}[option.type], option.keyword, own=True)
+        for given in self.spec.inputs:
+            kind = {"float": "fp32", "int": "i32", "bool": "i1"}[given.dtype]
+            if not given.axes:
+                # the interpreter takes no truth values
+                truth = given.dtype == "bool"
+                text = f"int({given.name})" if truth else given.name
+                yield Parameter(given.name, "i32" if truth else kind, text, own=True)
+                continue
+            if side := view.streams(given):
+                level = "level" if side == "q" and given.rows == ("token",) else ""
+                yield Parameter(f"{given.name}_desc", "rows", given.name, (_BLOCKS[side],), kind, level)
+            if not side or view.points(given):
+                yield Parameter(f"{given.name}_ptr", "*" + kind, given.name)
+            for i, name in enumerate(view.strides(given)):
+                yield Parameter(name, "i32", f"_stride({given.name}, {i})")
+
+    def _sunk(self) -> Iterable[Parameter]:
+        if self.spec.sink:
+            yield Parameter("sinks_ptr", "*fp32", "sinks")
+            yield Parameter("sinks_stride_head", "i32", "_stride(sinks, 0)")
+
+    def _dropped(self) -> Iterable[Parameter]:
+        if self.spec.dropout:
+            yield Parameter("seed", "i64", "seed", own=True)
+            yield Parameter("drop_below", "i32", "_drop_below(dropout_p)", own=True)
+            yield Parameter("rescale", "fp32", "1 / (1 - dropout_p)")
+
+    def _constants(self, *names: str) -> Iterable[Parameter]:
+        return [
+            Parameter(n, "constexpr", _CONSTANTS.get(n, n.lower())) for n in names if n != "GROUP" or self.spec.grouped
+        ]

@@ -22,8 +22,21 @@ LAYERS = [
     {"errors", "resources", "header"},
     {"spec", "expression", "constants", "syntax", "parser", "yaml_source", "fields", "names", "terms", "schema"}
     | {"algorithm", "inputs", "indices", "evaluation", "calculus", "gradients", "vocabulary", "habits", "tiles"},
-    {"printers", "notation", "mathml", "javascript", "ranges", "linear", "normal", "intervals"},
-    {"leaves", "binding", "walk", "skips", "parameters", "pieces", "faces", "plan", "draws", "oracle", "flex"},
+    {"printers", "notation", "mathml", "javascript", "ranges", "linear", "normal", "intervals", "magnitude"},
+    {
+        "leaves",
+        "binding",
+        "walk",
+        "skips",
+        "layout",
+        "parameters",
+        "pieces",
+        "faces",
+        "plan",
+        "draws",
+        "oracle",
+        "flex",
+    },
     {"render", "format"},
     {"emit"},
     {"starter", "suite", "compile", "tuning", "bench", "profile", "counters"}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  561b415d2d81e7e4
-#   text hash     72c61b9355882c2b
+#   content hash  301f0288763c1aff
+#   text hash     7b7a8fb7eae089e4
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  561b415d2d81e7e4
-#   text hash     cfdbf0c349175194
+#   content hash  301f0288763c1aff
+#   text hash     5455c87bde87a96d
 #   render with   attnforge render specs/alibi.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  561b415d2d81e7e4
-#   text hash     ab3f70ea91d162e7
+#   content hash  301f0288763c1aff
+#   text hash     b3b9c0e29e9f57bc
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  561b415d2d81e7e4
-#   text hash     62564c35789dc7da
+#   content hash  301f0288763c1aff
+#   text hash     311f9313303bd01a
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1237510ab328cc46
-#   text hash     45b465ea18b1642e
+#   content hash  fcc0f06723370df6
+#   text hash     f9c47fa222ef722d
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

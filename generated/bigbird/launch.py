@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1237510ab328cc46
-#   text hash     bd5fb2c71d56394c
+#   content hash  fcc0f06723370df6
+#   text hash     e91a2f472c201056
 #   render with   attnforge render specs/bigbird.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

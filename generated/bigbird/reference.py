@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1237510ab328cc46
-#   text hash     c2175fc13db7e014
+#   content hash  fcc0f06723370df6
+#   text hash     e1fef5cd34412438
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1237510ab328cc46
-#   text hash     9b4a4fb441ab3b2b
+#   content hash  fcc0f06723370df6
+#   text hash     3c810939eeef170d
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

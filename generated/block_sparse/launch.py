@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e1cc77f042f52b5f
-#   text hash     450415041e2ef55f
+#   content hash  c4996c6f05defac2
+#   text hash     be42c9cc4edfc9a2
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

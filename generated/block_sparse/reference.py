@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e1cc77f042f52b5f
-#   text hash     f7a50fcb42b08e42
+#   content hash  c4996c6f05defac2
+#   text hash     1f5366de391855b3
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e1cc77f042f52b5f
-#   text hash     905896611c9ec321
+#   content hash  c4996c6f05defac2
+#   text hash     9cee62abfa90ccf0
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

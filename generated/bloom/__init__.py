@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  04e7e799b23d0864
-#   text hash     f2bc1153a39506a8
+#   content hash  c51ab1f975316838
+#   text hash     bd2e585321db09c9
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  04e7e799b23d0864
-#   text hash     e7c62591b14f8281
+#   content hash  c51ab1f975316838
+#   text hash     880f40cc3b81a1fa
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

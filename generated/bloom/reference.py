@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  04e7e799b23d0864
-#   text hash     c3fbc40dd7145216
+#   content hash  c51ab1f975316838
+#   text hash     c437c54b34df906a
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

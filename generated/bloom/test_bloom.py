@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  04e7e799b23d0864
-#   text hash     bee0ace2dcd16868
+#   content hash  c51ab1f975316838
+#   text hash     396acf6d5edb0cc5
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

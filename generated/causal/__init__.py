@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b36f51e9230d2cf8
-#   text hash     3110ceec5bca9f56
+#   content hash  824c82db4456be9a
+#   text hash     f792c87d9aa2745c
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

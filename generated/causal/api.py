@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b36f51e9230d2cf8
-#   text hash     688470128f60f935
+#   content hash  824c82db4456be9a
+#   text hash     ff2ada8bd0052630
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b36f51e9230d2cf8
-#   text hash     01a319dc822751d8
+#   content hash  824c82db4456be9a
+#   text hash     0c6ca95c250e4c24
 #   render with   attnforge render specs/causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

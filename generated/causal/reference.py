@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b36f51e9230d2cf8
-#   text hash     bc3a13497de31997
+#   content hash  824c82db4456be9a
+#   text hash     3c6ffc692c09c69b
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

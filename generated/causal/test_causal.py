@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b36f51e9230d2cf8
-#   text hash     be1975115552699a
+#   content hash  824c82db4456be9a
+#   text hash     682cf7e744dbf7ea
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  05791b54e7811591
-#   text hash     bf1760f2e8684e43
+#   content hash  93bc47b760f5601f
+#   text hash     ce347d87fbe7dbcb
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

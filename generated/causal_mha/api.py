@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  05791b54e7811591
-#   text hash     dd0a2e7c4b6a6bf0
+#   content hash  93bc47b760f5601f
+#   text hash     c37b7dbf80796345
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  05791b54e7811591
-#   text hash     e6f46fe206db3637
+#   content hash  93bc47b760f5601f
+#   text hash     78d4eef90dbcb378
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  777507f6114d5f97
-#   text hash     7a3b058fd6117b45
+#   content hash  de5a307017523b23
+#   text hash     23d7ec2d026dc771
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  777507f6114d5f97
-#   text hash     87ea0fcd1f5a0ca3
+#   content hash  de5a307017523b23
+#   text hash     8925a23ecbe0ecc3
 #   render with   attnforge render specs/cross.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  777507f6114d5f97
-#   text hash     a1744b2661000bce
+#   content hash  de5a307017523b23
+#   text hash     ab105943cc42a559
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  777507f6114d5f97
-#   text hash     ab2bc7f9d2f741e9
+#   content hash  de5a307017523b23
+#   text hash     c638a7542da9fa29
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  534521a395be8b38
-#   text hash     6c89427f6677c0b7
+#   content hash  70e93719685eb755
+#   text hash     508cdb75537e584c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  534521a395be8b38
-#   text hash     e93c7854e5bface5
+#   content hash  70e93719685eb755
+#   text hash     d0bc5c45ef4826d3
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

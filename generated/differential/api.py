@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3f51f53f647fb9ee
-#   text hash     af8cf90a68abd4f6
+#   content hash  64dfdceb99f2d517
+#   text hash     f6030889b682986f
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3f51f53f647fb9ee
-#   text hash     2e66b5d8653d87b0
+#   content hash  64dfdceb99f2d517
+#   text hash     90f34d67b7d1789b
 #   render with   attnforge render specs/differential.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3f51f53f647fb9ee
-#   text hash     009e0f82d9bb5820
+#   content hash  64dfdceb99f2d517
+#   text hash     3d3fdbef37821e0e
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  6ac3d64df549fa01
-#   text hash     9acd30b1bc817c5b
+#   content hash  89e29107a7739f43
+#   text hash     208c262d5f39abb9
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

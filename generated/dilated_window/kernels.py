@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  6ac3d64df549fa01
-#   text hash     3b15fb0b635744de
+#   content hash  89e29107a7739f43
+#   text hash     12f267a9b93c3074
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernels: Causal attention to every fourth of the 512 most recent keys.
 
@@ -161,8 +161,9 @@ def attend(
     pivot = tl.where(m_new == float("-inf"), 0.0, m_new)
     p = tl.exp2(score * units - pivot[:, None])
     shrink = tl.exp2(m - pivot)
-    acc = add_product(acc * shrink[:, None], p.to(v_tile.dtype), v_tile, PRECISION)  # [BLOCK_M, BLOCK_DV]
-    return acc, m_new, l * shrink[:, None] + sums_by_thread(p)
+    acc, l, m = acc * shrink[:, None], l * shrink[:, None], m_new
+    acc = add_product(acc, p.to(v_tile.dtype), v_tile, PRECISION)  # [BLOCK_M, BLOCK_DV]
+    return acc, m, l + sums_by_thread(p)
 
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  6ac3d64df549fa01
-#   text hash     b6b220662c390efb
+#   content hash  89e29107a7739f43
+#   text hash     1673f99ab117ff99
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  8b9b69aef296987f
-#   text hash     c250528c3bf26473
+#   content hash  aacdaba4777a9059
+#   text hash     dce4054b2db29ba5
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  8b9b69aef296987f
-#   text hash     215b20beb033d175
+#   content hash  aacdaba4777a9059
+#   text hash     e35317a2305f3ee1
 #   render with   attnforge render specs/flash1.yaml
 """Launches the kernels as operators that PyTorch can compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  8b9b69aef296987f
-#   text hash     b1dafc60f81a04cf
+#   content hash  aacdaba4777a9059
+#   text hash     444e971df991cba2
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  1015e749025a09ca
-#   text hash     adbf9e93e242b5ba
+#   content hash  9f5fd767316824c7
+#   text hash     fe2cee7333a82f9b
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  1015e749025a09ca
-#   text hash     7d7f87fc9c747409
+#   content hash  9f5fd767316824c7
+#   text hash     035b3cb55e62c709
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Launches the kernels as operators that PyTorch can compile."""
 

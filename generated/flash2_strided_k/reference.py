@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  1015e749025a09ca
-#   text hash     82dbe27e9c1c82e4
+#   content hash  9f5fd767316824c7
+#   text hash     95e9fe15d4fd5ebe
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  1015e749025a09ca
-#   text hash     0fbfbf0d8c12105d
+#   content hash  9f5fd767316824c7
+#   text hash     f677ef51cd91e6c3
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b73d398cb0c380b2
-#   text hash     1ec2244478b47107
+#   content hash  751d357171cc9b57
+#   text hash     996ff046b93ca4ec
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

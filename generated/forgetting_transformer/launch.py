@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b73d398cb0c380b2
-#   text hash     6f11caf28168b901
+#   content hash  751d357171cc9b57
+#   text hash     18225356285b94fe
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b73d398cb0c380b2
-#   text hash     67e5b1a09296712e
+#   content hash  751d357171cc9b57
+#   text hash     d28290e7217ed1b7
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b73d398cb0c380b2
-#   text hash     56d4b16a7b8b135b
+#   content hash  751d357171cc9b57
+#   text hash     bc780cb0f78ac621
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

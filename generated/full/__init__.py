@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  12da764cc9fbab4b
-#   text hash     b0931c836ed2e8ba
+#   content hash  7f4e723d34f0f6db
+#   text hash     273135ed5875d249
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  12da764cc9fbab4b
-#   text hash     bd34917209afeec7
+#   content hash  7f4e723d34f0f6db
+#   text hash     e32b3c23754e4286
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  12da764cc9fbab4b
-#   text hash     96d966edab085ee7
+#   content hash  7f4e723d34f0f6db
+#   text hash     88b2ecf73ed5f3cb
 #   render with   attnforge render specs/full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

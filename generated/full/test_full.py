@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  12da764cc9fbab4b
-#   text hash     a04dedee08d796f4
+#   content hash  7f4e723d34f0f6db
+#   text hash     2842acce92953005
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  fbea5798e241cbc1
-#   text hash     084d3c3bc22e9266
+#   content hash  2d908a74336f065d
+#   text hash     66bd0be2a740651b
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  fbea5798e241cbc1
-#   text hash     f1c51ce370c6a12e
+#   content hash  2d908a74336f065d
+#   text hash     b60dae467e3dfea2
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  fbea5798e241cbc1
-#   text hash     c0814e44115635a8
+#   content hash  2d908a74336f065d
+#   text hash     0ecb05884fd5c35d
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

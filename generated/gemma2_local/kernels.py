@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8477c181d9f1ea8c
-#   text hash     69502143d8a91587
+#   content hash  6c4592b36c1903b3
+#   text hash     6e55ba1bea0704b8
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernels: The local layers of Gemma 2, with a window and capped scores.
 
@@ -31,7 +31,9 @@ def tanh(x):
     # near 0 the exponential form cancels
     near = -0.05374074 + square * (0.02064246 - square * 0.00570877)
     near = x + x * square * (-0.33333282 + square * (0.13331454 + square * near))
-    far = 1 - 2 / (tl.exp(2 * size) + 1)
+    # a reciprocal by its root takes a third of a division's instructions
+    root = tl.rsqrt(tl.exp2(size * 2.88539008) + 1)
+    far = 1 - 2 * (root * root)
     return tl.where(size < 0.625, near, tl.where(x < 0, -far, far))
 
 
@@ -161,13 +163,18 @@ def attend(
         keep &= k_pos[None, :] <= q_pos[:, None]  # causal
         keep &= q_pos[:, None] - k_pos[None, :] < 4096  # sliding_window
         score = tl.where(keep, score, float("-inf"))
-    m_new = tl.maximum(m, tl.max(score, 1) * LOG2E)
-    # a row that has seen no key yet keeps m = -inf: measure it from 0, or -inf - -inf is NaN
-    pivot = tl.where(m_new == float("-inf"), 0.0, m_new)
-    p = tl.exp2(score * LOG2E - pivot[:, None])
-    shrink = tl.exp2(m - pivot)
-    acc = add_product(acc * shrink[:, None], p.to(v_tile.dtype), v_tile, PRECISION)  # [BLOCK_M, BLOCK_DV]
-    return acc, m_new, l * shrink[:, None] + sums_by_thread(p)
+    if v_tile.dtype != tl.float16:
+        # scores are so small that m stays 0: float32's range holds their powers, and the sums of them
+        p = tl.exp2(score * LOG2E)
+    else:
+        m_new = tl.maximum(m, tl.max(score, 1) * LOG2E)
+        # a row that has seen no key yet keeps m = -inf: measure it from 0, or -inf - -inf is NaN
+        pivot = tl.where(m_new == float("-inf"), 0.0, m_new)
+        p = tl.exp2(score * LOG2E - pivot[:, None])
+        shrink = tl.exp2(m - pivot)
+        acc, l, m = acc * shrink[:, None], l * shrink[:, None], m_new
+    acc = add_product(acc, p.to(v_tile.dtype), v_tile, PRECISION)  # [BLOCK_M, BLOCK_DV]
+    return acc, m, l + sums_by_thread(p)
 
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
@@ -189,7 +196,7 @@ def forward(
 
     q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
     acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
-    m = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    m = tl.full([BLOCK_M], float("-inf") if out_ptr.dtype.element_ty == tl.float16 else 0.0, tl.float32)
     l = tl.zeros([BLOCK_M, 8], tl.float32)
     first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
     if BLOCK_DV <= 128:

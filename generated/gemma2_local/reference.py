@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8477c181d9f1ea8c
-#   text hash     063481e0f71e66e1
+#   content hash  6c4592b36c1903b3
+#   text hash     4165f55dfafc92cc
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

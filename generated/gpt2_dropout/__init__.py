@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  da7526538ef71d17
-#   text hash     e5614739ae9d635a
+#   content hash  9b685acc4de06a41
+#   text hash     8df77e8d846f8ffb
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  da7526538ef71d17
-#   text hash     979bd6c24e1978ba
+#   content hash  9b685acc4de06a41
+#   text hash     190afbfc38fd7dda
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernels: Causal attention with dropout of the weights, for training.
 
@@ -162,9 +162,10 @@ def attend(
     pivot = tl.where(m_new == float("-inf"), 0.0, m_new)
     p = tl.exp2(score * units - pivot[:, None])
     shrink = tl.exp2(m - pivot)
+    acc, l, m = acc * shrink[:, None], l * shrink[:, None], m_new
     used = p if seed is None else tl.where(kept(seed, drop_below, b, h, row, k_start, k_tile.shape[0]), p, 0.0)
-    acc = add_product(acc * shrink[:, None], used.to(v_tile.dtype), v_tile, PRECISION)  # [BLOCK_M, BLOCK_DV]
-    return acc, m_new, l * shrink[:, None] + sums_by_thread(p)
+    acc = add_product(acc, used.to(v_tile.dtype), v_tile, PRECISION)  # [BLOCK_M, BLOCK_DV]
+    return acc, m, l + sums_by_thread(p)
 
 
 @triton.jit(do_not_specialize=["seed", "drop_below", "q_len", "k_len", "Hq"])

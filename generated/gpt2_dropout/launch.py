@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  da7526538ef71d17
-#   text hash     011827e7e6b8cc31
+#   content hash  9b685acc4de06a41
+#   text hash     2be3aa8e70cc5fd1
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

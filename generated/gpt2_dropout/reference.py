@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  da7526538ef71d17
-#   text hash     f739f49f2f18439a
+#   content hash  9b685acc4de06a41
+#   text hash     02894721f18da4d6
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  720aea19c7dee1f5
-#   text hash     90698b863b1d5167
+#   content hash  4de15fd97efedb26
+#   text hash     9c8e45d8cb5bfcfa
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  742444b3919ee712
-#   text hash     d8ea4dea41057c28
+#   content hash  bbdb6ef60c72c4a6
+#   text hash     89f8b1c7227939c8
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  742444b3919ee712
-#   text hash     c6d57a4b1cb0cf5a
+#   content hash  bbdb6ef60c72c4a6
+#   text hash     c3b514dc97aad1d7
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

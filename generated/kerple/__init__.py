@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  9392edd89e56b4f4
-#   text hash     dc6a9d6fecfe87d7
+#   content hash  af912a3c9fad5314
+#   text hash     5309a26fb2316b46
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  9392edd89e56b4f4
-#   text hash     70a4d455df8848e0
+#   content hash  af912a3c9fad5314
+#   text hash     ad2f6120e9e5ca06
 #   render with   attnforge render specs/kerple.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  9392edd89e56b4f4
-#   text hash     f365cfe8a5a27363
+#   content hash  af912a3c9fad5314
+#   text hash     3b2993909453fd86
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  9392edd89e56b4f4
-#   text hash     940104f0f2c73b4c
+#   content hash  af912a3c9fad5314
+#   text hash     1865ac300c172659
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  00c2ac46b55b1d73
-#   text hash     cc0c4316c181db2c
+#   content hash  3d28caabb58444f6
+#   text hash     4dccdd90f8a62374
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  00c2ac46b55b1d73
-#   text hash     deff502e2221f619
+#   content hash  3d28caabb58444f6
+#   text hash     dcf4519ef89993d0
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  c74f6e909172f2bc
-#   text hash     d92216f2f27a140a
+#   content hash  55c8ee314492aba8
+#   text hash     e273f60f68f485ef
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  c74f6e909172f2bc
-#   text hash     5bc649ccc1c4a2d1
+#   content hash  55c8ee314492aba8
+#   text hash     3f2aa94d3619b782
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

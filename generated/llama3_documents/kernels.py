@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  c74f6e909172f2bc
-#   text hash     9f9e4b92d8c0b0fe
+#   content hash  55c8ee314492aba8
+#   text hash     4b8e047a25bae337
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernels: Llama 3 on documents packed into one row, none of which sees another.
 
@@ -273,8 +273,9 @@ def attend(
     pivot = tl.where(m_new == float("-inf"), 0.0, m_new)
     p = tl.exp2(score * units - pivot[:, None])
     shrink = tl.exp2(m - pivot)
-    acc = add_product(acc * shrink[:, None], p.to(v_tile.dtype), v_tile, PRECISION)  # [BLOCK_M, BLOCK_DV]
-    return acc, m_new, l * shrink[:, None] + sums_by_thread(p)
+    acc, l, m = acc * shrink[:, None], l * shrink[:, None], m_new
+    acc = add_product(acc, p.to(v_tile.dtype), v_tile, PRECISION)  # [BLOCK_M, BLOCK_DV]
+    return acc, m, l + sums_by_thread(p)
 
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq", "q_tiles"])

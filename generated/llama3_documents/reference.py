@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  c74f6e909172f2bc
-#   text hash     b3bf5e8ea3cb84b9
+#   content hash  55c8ee314492aba8
+#   text hash     c91a38d76406c51d
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  c74f6e909172f2bc
-#   text hash     fcf6c25efa28ad0a
+#   content hash  55c8ee314492aba8
+#   text hash     7f3df747d7df0668
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

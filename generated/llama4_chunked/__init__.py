@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  aa0b2a8507936224
-#   text hash     758dbc583f788770
+#   content hash  4c4c54809b9a1b9b
+#   text hash     b4c2e96779ec0e65
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

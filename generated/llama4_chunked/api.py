@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  aa0b2a8507936224
-#   text hash     d73c76541d3eda42
+#   content hash  4c4c54809b9a1b9b
+#   text hash     eb3d95b546c2b483
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

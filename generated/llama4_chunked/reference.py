@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  aa0b2a8507936224
-#   text hash     f9ebe14d53ee756a
+#   content hash  4c4c54809b9a1b9b
+#   text hash     172cd6c49ade5dbd
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

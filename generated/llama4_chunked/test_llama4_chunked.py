@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  aa0b2a8507936224
-#   text hash     4c2f42c457953f50
+#   content hash  4c4c54809b9a1b9b
+#   text hash     6df2a97a0d5f4ead
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

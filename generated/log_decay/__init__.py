@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  dde24b0698ba79d8
-#   text hash     67a1a40a3fd8ed29
+#   content hash  9bee56f11b2715cc
+#   text hash     043b08d2057c96fe
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  dde24b0698ba79d8
-#   text hash     d83b3b98fae870c9
+#   content hash  9bee56f11b2715cc
+#   text hash     7625e85b7b5763f8
 #   render with   attnforge render specs/log_decay.yaml
 """The kernels: Causal attention that forgets by a decay learned for each token and head.
 
@@ -155,8 +155,9 @@ def attend(
     pivot = tl.where(m_new == float("-inf"), 0.0, m_new)
     p = tl.exp2(score * LOG2E - pivot[:, None])
     shrink = tl.exp2(m - pivot)
-    acc = add_product(acc * shrink[:, None], p.to(v_tile.dtype), v_tile, PRECISION)  # [BLOCK_M, BLOCK_DV]
-    return acc, m_new, l * shrink[:, None] + sums_by_thread(p)
+    acc, l, m = acc * shrink[:, None], l * shrink[:, None], m_new
+    acc = add_product(acc, p.to(v_tile.dtype), v_tile, PRECISION)  # [BLOCK_M, BLOCK_DV]
+    return acc, m, l + sums_by_thread(p)
 
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])

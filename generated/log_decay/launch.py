@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  dde24b0698ba79d8
-#   text hash     7c19fbc28ed06b2f
+#   content hash  9bee56f11b2715cc
+#   text hash     6fdb527c917a52f6
 #   render with   attnforge render specs/log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

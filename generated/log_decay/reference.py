@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  dde24b0698ba79d8
-#   text hash     07a10cc64fd2133b
+#   content hash  9bee56f11b2715cc
+#   text hash     a195f5c1e4d114c1
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  dde24b0698ba79d8
-#   text hash     5d5a64f7e3a5f28e
+#   content hash  9bee56f11b2715cc
+#   text hash     0e8f76890da41d2a
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

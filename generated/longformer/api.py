@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ecd8039fd086ba3f
-#   text hash     4c8113548c5ae032
+#   content hash  666aadc9cd3508a8
+#   text hash     6a74b88bbba88210
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ecd8039fd086ba3f
-#   text hash     558c818b7611fd3c
+#   content hash  666aadc9cd3508a8
+#   text hash     a53a987cc4520e8f
 #   render with   attnforge render specs/longformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ecd8039fd086ba3f
-#   text hash     d0f66edcd76a5b3f
+#   content hash  666aadc9cd3508a8
+#   text hash     376af05401c5659d
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ecd8039fd086ba3f
-#   text hash     d5b4adb1b72d6431
+#   content hash  666aadc9cd3508a8
+#   text hash     bb32e0dcccd61413
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  71facf89075c0f95
-#   text hash     df737206198ed71b
+#   content hash  d2f61cef1c9a642c
+#   text hash     55d65ded7d9d8b85
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

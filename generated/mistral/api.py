@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  71facf89075c0f95
-#   text hash     dd61fa1c097994b8
+#   content hash  d2f61cef1c9a642c
+#   text hash     c0e084493fb83f1c
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

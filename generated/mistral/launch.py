@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  71facf89075c0f95
-#   text hash     235e9b4d1c6681b6
+#   content hash  d2f61cef1c9a642c
+#   text hash     617ceacaba467b5d
 #   render with   attnforge render specs/mistral.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  71facf89075c0f95
-#   text hash     e8be69129d171bc7
+#   content hash  d2f61cef1c9a642c
+#   text hash     c185e54b8b520923
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

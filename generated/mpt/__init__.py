@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b7d5edc8cb561458
-#   text hash     542f09ba72fde9e0
+#   content hash  9faa4c3ded61775c
+#   text hash     14f7586b212c16b1
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

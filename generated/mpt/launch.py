@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b7d5edc8cb561458
-#   text hash     03ff91fee4254026
+#   content hash  9faa4c3ded61775c
+#   text hash     a405e92f3dadba84
 #   render with   attnforge render specs/mpt.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

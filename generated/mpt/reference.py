@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b7d5edc8cb561458
-#   text hash     fa6fdf3377616143
+#   content hash  9faa4c3ded61775c
+#   text hash     e34460136479ded8
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b7d5edc8cb561458
-#   text hash     070931fa0fe1c13e
+#   content hash  9faa4c3ded61775c
+#   text hash     fa239d278470cf75
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  3537b1812d97909b
-#   text hash     86e78a7d46c2eb75
+#   content hash  704b58bdd344c03a
+#   text hash     924d24b7d34ffbe7
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see those at most 3 rows and columns away.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  3537b1812d97909b
-#   text hash     9ea73cd54f0c5bb2
+#   content hash  704b58bdd344c03a
+#   text hash     605555e85b252c3b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  3537b1812d97909b
-#   text hash     361507d9da1b2e2e
+#   content hash  704b58bdd344c03a
+#   text hash     4e31202d0160e331
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  1958c70df7b0c417
-#   text hash     47036810766da031
+#   content hash  add5f6cd832e3e1e
+#   text hash     dc592b5cba2814dd
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

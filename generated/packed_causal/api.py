@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  1958c70df7b0c417
-#   text hash     f3b1e310380dbe52
+#   content hash  add5f6cd832e3e1e
+#   text hash     fe9e9f52e5c3ac01
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  1958c70df7b0c417
-#   text hash     59936b2bc0d209f4
+#   content hash  add5f6cd832e3e1e
+#   text hash     4c809036454b7429
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

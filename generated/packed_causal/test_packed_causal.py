@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  1958c70df7b0c417
-#   text hash     31e300222b05fdbe
+#   content hash  add5f6cd832e3e1e
+#   text hash     9c0294dcbeb2d1d7
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6975af9360b217b2
-#   text hash     204b89754c98abcd
+#   content hash  2efc58354dee21e5
+#   text hash     2e45cea1a1570d04
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

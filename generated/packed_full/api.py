@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6975af9360b217b2
-#   text hash     3e7e1b7e6a4d2386
+#   content hash  2efc58354dee21e5
+#   text hash     b7ebacca3593be2f
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

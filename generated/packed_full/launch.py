@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6975af9360b217b2
-#   text hash     b70e3448eb247018
+#   content hash  2efc58354dee21e5
+#   text hash     8e5be58fc605dc1b
 #   render with   attnforge render specs/packed_full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6975af9360b217b2
-#   text hash     e8021915a5a8caba
+#   content hash  2efc58354dee21e5
+#   text hash     70d6cbe88775e0e7
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  49f5de8c68166b80
-#   text hash     ee56dfc087528901
+#   content hash  0045fe323043a7ec
+#   text hash     007c94bdd81616f9
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

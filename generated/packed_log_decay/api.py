@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  49f5de8c68166b80
-#   text hash     0ee3f9f5e131055a
+#   content hash  0045fe323043a7ec
+#   text hash     61e0c424f7a0174f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

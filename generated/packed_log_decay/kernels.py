@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  49f5de8c68166b80
-#   text hash     0a643e0c00488f1f
+#   content hash  0045fe323043a7ec
+#   text hash     437d68e39fe0e0b2
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The kernels: Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 
@@ -160,8 +160,9 @@ def attend(
     pivot = tl.where(m_new == float("-inf"), 0.0, m_new)
     p = tl.exp2(score * LOG2E - pivot[:, None])
     shrink = tl.exp2(m - pivot)
-    acc = add_product(acc * shrink[:, None], p.to(v_tile.dtype), v_tile, PRECISION)  # [BLOCK_M, BLOCK_DV]
-    return acc, m_new, l * shrink[:, None] + sums_by_thread(p)
+    acc, l, m = acc * shrink[:, None], l * shrink[:, None], m_new
+    acc = add_product(acc, p.to(v_tile.dtype), v_tile, PRECISION)  # [BLOCK_M, BLOCK_DV]
+    return acc, m, l + sums_by_thread(p)
 
 
 @triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])

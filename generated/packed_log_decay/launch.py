@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  49f5de8c68166b80
-#   text hash     40bc81ae8e0507f6
+#   content hash  0045fe323043a7ec
+#   text hash     b155b124f3dd8ee2
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

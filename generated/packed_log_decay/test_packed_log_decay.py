@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  49f5de8c68166b80
-#   text hash     ca9040a48af3a7b1
+#   content hash  0045fe323043a7ec
+#   text hash     9a844c2b56d5be93
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ca566ccc76beb971
-#   text hash     24a1855328a7d3b4
+#   content hash  1b336093c897e25e
+#   text hash     33f24cf569fd8c40
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

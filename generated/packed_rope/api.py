@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ca566ccc76beb971
-#   text hash     6cfa7e1cacfb9f9c
+#   content hash  1b336093c897e25e
+#   text hash     3d51b83cd7a3726d
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ca566ccc76beb971
-#   text hash     ae28533a185434de
+#   content hash  1b336093c897e25e
+#   text hash     403717816bd09baf
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

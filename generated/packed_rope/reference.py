@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ca566ccc76beb971
-#   text hash     77360f6029ed1152
+#   content hash  1b336093c897e25e
+#   text hash     ba271eb9618a5af0
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

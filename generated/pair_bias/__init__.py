@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7f5a23dee0d5753d
-#   text hash     17b2f94f7676d4ad
+#   content hash  b5c42b5266f5e65a
+#   text hash     7211c5793a3d6185
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7f5a23dee0d5753d
-#   text hash     37434e12a6624b78
+#   content hash  b5c42b5266f5e65a
+#   text hash     d0b02f2fcc5be446
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7f5a23dee0d5753d
-#   text hash     d977c9270571a665
+#   content hash  b5c42b5266f5e65a
+#   text hash     e0bb984cae6f029c
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

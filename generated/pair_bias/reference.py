@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7f5a23dee0d5753d
-#   text hash     727b255fca1b5616
+#   content hash  b5c42b5266f5e65a
+#   text hash     05a402ab2baf3bd6
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d310f2769c9b67c6
-#   text hash     a9c2f8ec91162bfa
+#   content hash  a24b7e97b41003d8
+#   text hash     1ee0f05152c3f382
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

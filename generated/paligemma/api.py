@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d310f2769c9b67c6
-#   text hash     9b519540aa8eedb1
+#   content hash  a24b7e97b41003d8
+#   text hash     278ebaa8854489e2
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d310f2769c9b67c6
-#   text hash     b68949f2e775bfdf
+#   content hash  a24b7e97b41003d8
+#   text hash     4635100a418ad39d
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d310f2769c9b67c6
-#   text hash     8a3e44625fd184ba
+#   content hash  a24b7e97b41003d8
+#   text hash     4aeaa859e062567d
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

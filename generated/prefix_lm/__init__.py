@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b20fd5c309f27964
-#   text hash     75ac4bd8fa9cd3f0
+#   content hash  96ef1c4b1bdb7a80
+#   text hash     83eaf240d29c2e76
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

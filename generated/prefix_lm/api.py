@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b20fd5c309f27964
-#   text hash     331efc7d1f8a1ddd
+#   content hash  96ef1c4b1bdb7a80
+#   text hash     195f72ac256357a7
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b20fd5c309f27964
-#   text hash     932b102e3f7c0ec4
+#   content hash  96ef1c4b1bdb7a80
+#   text hash     c9830cf26131a185
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b20fd5c309f27964
-#   text hash     636a7c35ff0cd192
+#   content hash  96ef1c4b1bdb7a80
+#   text hash     131d705d2526f14e
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

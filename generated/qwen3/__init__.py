@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  5a5cd2c1fac7c0f9
-#   text hash     db5fbf0b8b59297f
+#   content hash  6ff8fea47833a559
+#   text hash     992dcddfc78de763
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  5a5cd2c1fac7c0f9
-#   text hash     b655efb95dcf7427
+#   content hash  6ff8fea47833a559
+#   text hash     e71b303db5bc9609
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

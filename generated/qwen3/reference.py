@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  5a5cd2c1fac7c0f9
-#   text hash     8beec841d96b764a
+#   content hash  6ff8fea47833a559
+#   text hash     56e5ccec2b65f631
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

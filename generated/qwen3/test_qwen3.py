@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  5a5cd2c1fac7c0f9
-#   text hash     46834865a24bc1b3
+#   content hash  6ff8fea47833a559
+#   text hash     59666a922d5bf612
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  179741280b8878f2
-#   text hash     4127e3ddb619ca43
+#   content hash  6c440eb34f3961ed
+#   text hash     eda4c38c02ccaee6
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

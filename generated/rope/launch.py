@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  179741280b8878f2
-#   text hash     8248372ddd6f9f91
+#   content hash  6c440eb34f3961ed
+#   text hash     7974c30a8b777eb3
 #   render with   attnforge render specs/rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

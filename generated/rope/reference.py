@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  179741280b8878f2
-#   text hash     51fe79ee76a49a5d
+#   content hash  6c440eb34f3961ed
+#   text hash     36fe648bdaaedab5
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

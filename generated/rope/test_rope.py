@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  179741280b8878f2
-#   text hash     79a7eecb52cdac8f
+#   content hash  6c440eb34f3961ed
+#   text hash     ca286de2c128feeb
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

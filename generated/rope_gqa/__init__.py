@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  bd7f5315f2683ba4
-#   text hash     078c14d8e81acd90
+#   content hash  1537187b6c9d6068
+#   text hash     0797c35bb1bfb71b
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  bd7f5315f2683ba4
-#   text hash     b0299e20e5d4d0ef
+#   content hash  1537187b6c9d6068
+#   text hash     eb4051cc4fe178a4
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

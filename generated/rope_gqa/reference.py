@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  bd7f5315f2683ba4
-#   text hash     0667ca55de03b06d
+#   content hash  1537187b6c9d6068
+#   text hash     9c66194d39ce464d
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f3f354eee5210150
-#   text hash     1e381e6d238506b2
+#   content hash  ec717e52cfa9c06c
+#   text hash     3e49dff462567205
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

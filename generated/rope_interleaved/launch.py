@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f3f354eee5210150
-#   text hash     3683372389e0dbd7
+#   content hash  ec717e52cfa9c06c
+#   text hash     6f586d5dd0a73a15
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f3f354eee5210150
-#   text hash     2be30c83bfa3f11d
+#   content hash  ec717e52cfa9c06c
+#   text hash     ae145a6e2667ea1f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

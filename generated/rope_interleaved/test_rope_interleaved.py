@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f3f354eee5210150
-#   text hash     a149e8f4048a89b5
+#   content hash  ec717e52cfa9c06c
+#   text hash     a5fb2120e202713c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c1a9e6bd0d04a897
-#   text hash     2952cc626e38070c
+#   content hash  79583de72ee5a04f
+#   text hash     5f02cb688da63a15
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c1a9e6bd0d04a897
-#   text hash     6998fb702ebbacb8
+#   content hash  79583de72ee5a04f
+#   text hash     76a3dff044f3bd2d
 #   render with   attnforge render specs/shaw.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

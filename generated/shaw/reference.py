@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c1a9e6bd0d04a897
-#   text hash     765588a860c87bc2
+#   content hash  79583de72ee5a04f
+#   text hash     8863bf435edbb5fb
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

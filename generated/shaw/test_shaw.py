@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c1a9e6bd0d04a897
-#   text hash     04e828d2bb6af844
+#   content hash  79583de72ee5a04f
+#   text hash     bde10d289b163fce
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

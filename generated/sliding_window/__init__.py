@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4553b5796cb4672b
-#   text hash     4f7aa5966deab869
+#   content hash  bdaa1cb83566024c
+#   text hash     bbad594e3e43a37c
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4553b5796cb4672b
-#   text hash     ec9f61638814d1d0
+#   content hash  bdaa1cb83566024c
+#   text hash     2c909be806ca2976
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

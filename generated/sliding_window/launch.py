@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4553b5796cb4672b
-#   text hash     9d5fe3aadfc3ace8
+#   content hash  bdaa1cb83566024c
+#   text hash     bc6c48314a9413bc
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4553b5796cb4672b
-#   text hash     2893a70a9ff1769a
+#   content hash  bdaa1cb83566024c
+#   text hash     0a512f9f5c7acac2
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b2ae2eafef5cbc8b
-#   text hash     e642cac648ea1617
+#   content hash  53d7a73dacc8f03b
+#   text hash     82526f0b5bab259c
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b2ae2eafef5cbc8b
-#   text hash     a7a0e6dab49cdfb1
+#   content hash  53d7a73dacc8f03b
+#   text hash     3111b11932083a1d
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  893079dcf1b1b1e6
-#   text hash     a6f846e4a5abafa3
+#   content hash  6154c6e4fe0e7bc1
+#   text hash     8a72ea84e597b53b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  893079dcf1b1b1e6
-#   text hash     84844967fbeffa43
+#   content hash  6154c6e4fe0e7bc1
+#   text hash     9a778bf6aa1e95ca
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

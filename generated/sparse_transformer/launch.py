@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  893079dcf1b1b1e6
-#   text hash     1e12e23060a6eb6b
+#   content hash  6154c6e4fe0e7bc1
+#   text hash     7385b83d1d0d0b1b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

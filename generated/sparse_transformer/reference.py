@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  893079dcf1b1b1e6
-#   text hash     5f7923978722ce1f
+#   content hash  6154c6e4fe0e7bc1
+#   text hash     42ccdd5b5dc88cb2
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1ee75a2d40ec0898
-#   text hash     ed5523eb894d7722
+#   content hash  cc782db1ad576295
+#   text hash     ec18ac457fecc85d
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1ee75a2d40ec0898
-#   text hash     f8db0df50c1c50bc
+#   content hash  cc782db1ad576295
+#   text hash     aba2372144b8562d
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

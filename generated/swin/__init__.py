@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  29717da36d84efb6
-#   text hash     7eaed045a5fbef17
+#   content hash  6b3a7128f585df87
+#   text hash     3739cf0bc0955b01
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

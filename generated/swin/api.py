@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  29717da36d84efb6
-#   text hash     bd14e0a3ce88e0f7
+#   content hash  6b3a7128f585df87
+#   text hash     91676ec699e7ebf2
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  29717da36d84efb6
-#   text hash     a4747617894777ac
+#   content hash  6b3a7128f585df87
+#   text hash     149ebacb78750707
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  29717da36d84efb6
-#   text hash     cf69b24dc3dfd58e
+#   content hash  6b3a7128f585df87
+#   text hash     fd95754c9eee4e88
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3a7d28bd0ef139f5
-#   text hash     fd1642fb551a289e
+#   content hash  bea3a3d02e88a4c7
+#   text hash     9f189f5a0802b997
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3a7d28bd0ef139f5
-#   text hash     6431395a7890b28e
+#   content hash  bea3a3d02e88a4c7
+#   text hash     b7bcec876e28b010
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3a7d28bd0ef139f5
-#   text hash     eb50997e8ab57ca9
+#   content hash  bea3a3d02e88a4c7
+#   text hash     2f80a2d72c8a99aa
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3a7d28bd0ef139f5
-#   text hash     0189de5ffb813748
+#   content hash  bea3a3d02e88a4c7
+#   text hash     3fc3a3e359bf0fc3
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5818eba878acc206
-#   text hash     57f5bdff4cbcc957
+#   content hash  2115ab3a44ae8a11
+#   text hash     14596d11388c0f43
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

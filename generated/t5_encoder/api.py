@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5818eba878acc206
-#   text hash     a8c57df7f9220610
+#   content hash  2115ab3a44ae8a11
+#   text hash     70781b04a2dc7294
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

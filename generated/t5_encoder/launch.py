@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5818eba878acc206
-#   text hash     5c0c80088ec9759e
+#   content hash  2115ab3a44ae8a11
+#   text hash     29bfef234f82bb9a
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

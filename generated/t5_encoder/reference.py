@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5818eba878acc206
-#   text hash     c082a2407a20c42c
+#   content hash  2115ab3a44ae8a11
+#   text hash     fbf066a32ab99577
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d973f4b5efc84a54
-#   text hash     d8d025dd0e7f842a
+#   content hash  bc952898431c4cf5
+#   text hash     778dc906d6dd0acc
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

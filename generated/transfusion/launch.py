@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d973f4b5efc84a54
-#   text hash     a4d00ae3eb095497
+#   content hash  bc952898431c4cf5
+#   text hash     620dff8d228b3e05
 #   render with   attnforge render specs/transfusion.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

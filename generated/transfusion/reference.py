@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d973f4b5efc84a54
-#   text hash     a00d5cfe5980fb04
+#   content hash  bc952898431c4cf5
+#   text hash     d910a19b36ddc19c
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

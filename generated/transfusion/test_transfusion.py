@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d973f4b5efc84a54
-#   text hash     2fdeb86b794ec5e5
+#   content hash  bc952898431c4cf5
+#   text hash     6b8800da8a0a469c
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0200408c572dfcbb
-#   text hash     b360569977d7ad48
+#   content hash  5ab7205cca07a8aa
+#   text hash     a9e500cb885705f0
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

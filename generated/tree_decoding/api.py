@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0200408c572dfcbb
-#   text hash     2de476368e94bb44
+#   content hash  5ab7205cca07a8aa
+#   text hash     e04bd493314c4b02
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0200408c572dfcbb
-#   text hash     4331ca4d4a1177c6
+#   content hash  5ab7205cca07a8aa
+#   text hash     d9c4ea0931cfeb1c
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernels: A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 
@@ -168,8 +168,9 @@ def attend(
     pivot = tl.where(m_new == float("-inf"), 0.0, m_new)
     p = tl.exp2(score * units - pivot[:, None])
     shrink = tl.exp2(m - pivot)
-    acc = add_product(acc * shrink[:, None], p.to(v_tile.dtype), v_tile, PRECISION)  # [BLOCK_M, BLOCK_DV]
-    return acc, m_new, l * shrink[:, None] + sums_by_thread(p)
+    acc, l, m = acc * shrink[:, None], l * shrink[:, None], m_new
+    acc = add_product(acc, p.to(v_tile.dtype), v_tile, PRECISION)  # [BLOCK_M, BLOCK_DV]
+    return acc, m, l + sums_by_thread(p)
 
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0200408c572dfcbb
-#   text hash     4378aec96826b6ef
+#   content hash  5ab7205cca07a8aa
+#   text hash     df94b4434df6899e
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0200408c572dfcbb
-#   text hash     6fb659e9099663b2
+#   content hash  5ab7205cca07a8aa
+#   text hash     44a04ecd2ce26eb2
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

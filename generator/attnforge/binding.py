@@ -250,7 +250,9 @@ class View(Reader):
         if "float" in rows:
             given = (leaf.input for leaf in self.leaves if leaf.form == "row" and leaf.input.dtype == "float")
             return "heavy" if self.spec.packed and not all(i.scan for i in given) else "rows"
-        return "marks" if rows or any(term.slope.text for term in self.terms) else "plain"
+        if rows:
+            return "marks"
+        return "sloped" if any(term.slope.text for term in self.terms) else "plain"
 
     @property
     def helpers(self) -> tuple[str, ...]:

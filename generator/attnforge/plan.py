@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from . import printers, tiles, walk
+from . import magnitude, printers, tiles, walk
 from .binding import Sum, View
 from .expression import Node
 from .faces import Faces
 from .inputs import Axis, Input
-from .leaves import SIDES, seen_axes
+from .layout import reduced, scan_view
+from .leaves import SIDES
 from .parameters import Kernel
 from .parser import LARGEST
 from .skips import Skips
@@ -93,6 +94,15 @@ class Plan:
         return self.by_query.weight != "heavy"
 
     @property
+    def steady(self) -> bool:
+        """Whether scores stay so small that weights need no maximum taken off, where they have the range of float32.
+
+        Weights within 2**72 leave room for sums of many values; a sink may be of any size.
+        """
+        small = magnitude.largest([term.score for term in self.spec.scores]) <= 50
+        return small and not self.spec.sink
+
+    @property
     def totals(self) -> tuple[str, ...]:
         """The learned inputs without an axis of rows: their gradients are a few sums over all of them."""
         rows = {r.input.name for r in self.learned if r.input.rows}
@@ -132,7 +142,7 @@ class Plan:
             if given.grad:
                 mine = tuple(s for s in sums if s.leaf.input == given)
                 idle = tuple(s for s in mine if self.by_query.idle(s))
-                found.append(Reduction(given, mine, idle if len(idle) < len(mine) else (), _reduced(given, self.spec)))
+                found.append(Reduction(given, mine, idle if len(idle) < len(mine) else (), reduced(given, self.spec)))
         return tuple(found)
 
     # -- the host ------------------------------------------------------------------------------------------------
@@ -349,48 +359,3 @@ def _default(given: Input) -> str:
 
 def _plain(node: Node) -> str:
     return str(node.value)
-
-
-def _reduced(given: Input, spec: Spec) -> str:
-    """Torch text from `total` to an input's gradient; rows of packed sequences have no batch axis."""
-    wanted: list[str] = []
-    for axis in seen_axes(given, spec):
-        wanted.append(f"size{sum(x.startswith('size') for x in wanted)}" if axis.kind == "size" else axis.kind)
-    if given.pairs:
-        dims = ["batch", "kv_head" if "kv_head" in wanted else "head", "query", "key"]
-    elif given.rows:
-        dims = ["head", given.rows[0]] if spec.packed else ["batch", "head", given.rows[0]]
-    else:
-        dims = ["batch", "head", "tiles"]
-    text = "total"
-    if given.sizes:
-        sizes = ", ".join(map(str, given.sizes))
-        text += f".unflatten(-1, ({sizes}))" if len(given.sizes) > 1 else ""
-        dims += [f"size{i}" for i in range(len(given.sizes))]
-    if "kv_head" in wanted and "head" in dims:
-        text += f".unflatten({dims.index('head')}, (k.shape[-2], -1)).sum({dims.index('head') + 1})"
-        dims[dims.index("head")] = "kv_head"
-    gone = [i for i, axis in enumerate(dims) if axis not in wanted]
-    if gone:
-        text += f".sum(({', '.join(map(str, gone))},))" if len(gone) == 1 else f".sum(({', '.join(map(str, gone))}))"
-    left = [axis for axis in dims if axis in wanted]
-    if left != wanted:
-        text += f".permute({', '.join(str(left.index(axis)) for axis in wanted)})"
-    return text + f".sum_to_size({given.name}.shape).to({given.name}.dtype)"
-
-
-def scan_view(given: Input, spec: Spec) -> tuple[str, str]:
-    """Torch texts: an input with the axes that a scan takes, (batch, head, token), and what drops those it lacks.
-
-    Packed sequences have no batch axis.
-    """
-    axes = [kind for kind in given.kinds if not (kind == "batch" and spec.packed)]
-    order = [axis.kind for axis in seen_axes(given, spec)]
-    text, drop = given.name, ""
-    if order != axes:
-        text += f".permute({', '.join(str(axes.index(a)) for a in order)})"
-    if not {"head", "kv_head"} & set(axes):
-        text, drop = text + ".unsqueeze(-2)", ".squeeze(-2)"
-    if not spec.packed and "batch" not in axes:
-        text, drop = text + "[None]", "[0]" + drop
-    return text, drop

@@ -65,8 +65,8 @@ def family(arch: str) -> str:
     return "sm_90" if arch.startswith("sm_") and major in ("9", "10") else "sm_80"
 
 
-Weight = Literal["plain", "marks", "heavy", "rows"]
-"""What terms load or keep beside q, k and v: nothing that counts, little, a lot, or floats for each key alone."""
+Weight = Literal["plain", "sloped", "marks", "heavy", "rows"]
+"""What terms load or keep beside q, k, v: nothing that counts, slopes, little, a lot, or floats for each key alone."""
 WEIGHTS: tuple[Weight, ...] = get_args(Weight)  # each builds on the one before
 
 

@@ -21,7 +21,18 @@ MODULES = {path.stem: path for path in PACKAGE.glob("*.py") if path.stem not in 
 LAYERS = [
     {"errors", "resources", "header"},
     {"spec", "expression", "constants", "syntax", "parser", "yaml_source", "fields", "names", "terms", "schema"}
-    | {"algorithm", "inputs", "indices", "evaluation", "calculus", "gradients", "vocabulary", "habits", "tiles"},
+    | {
+        "algorithm",
+        "inputs",
+        "indices",
+        "evaluation",
+        "calculus",
+        "factors",
+        "gradients",
+        "vocabulary",
+        "habits",
+        "tiles",
+    },
     {"printers", "notation", "mathml", "javascript", "ranges", "linear", "normal", "intervals", "magnitude"},
     {
         "leaves",

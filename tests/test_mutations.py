@@ -35,6 +35,10 @@ FAULTS = {
     ),
     "prefix and causal swapped for their meet": ("prefix_lm", ") | (", ") & ("),
     "softcap without its slope": ("softcap", "ds = ds * slope0", "ds = ds"),
+    "softcap in other units": ("softcap", "p = tl.exp2(score * (30.0 * LOG2E))", "p = tl.exp2(score * LOG2E)"),
+    "softcap of unscaled scores": ("softcap", "* (scale / 30.0)", "* scale"),
+    "another head in the place of the last group's": ("full", "tl.program_id(2) * tl.num_programs(0)", "0"),
+    "rows of packed sequences that overlap": ("packed_causal", "(q_offset // 4 + b) * 4", "q_offset // 4 * 4"),
     "tail of the keys unmasked": ("full", "keep = (k_pos < k_len)[None, :]", "keep = (k_pos < k_len + 1)[None, :]"),
     "dq without its scale": ("full", "dq * scale", "dq"),
     "dk without its scale": ("full", "dk * scale", "dk"),
@@ -42,11 +46,11 @@ FAULTS = {
     "the wrong key head": ("causal", "kv_h = h // GROUP", "kv_h = h % (Hq // GROUP)"),
     "lse in the wrong units": ("full", "lse / LOG2E", "lse"),
     "the rescaling of the sums forgotten": (
-        "full", "l * shrink[:, None] + sums_by_thread(p)", "l + sums_by_thread(p)"
+        "full", "acc * shrink[:, None], l * shrink[:, None], m_new", "acc * shrink[:, None], l, m_new"
     ),
     "the gradient of the lse dropped": ("full", "delta -= tl.load(dlse_ptr", "delta -= 0 * tl.load(dlse_ptr"),
     "delta forgotten in dq": ("full", "ds = p * (dp - delta[:, None])", "ds = p * dp"),
-    "values of other rows": ("full", "rows.load([(base + start)", "rows.load([(base + start + 4)"),
+    "values of other rows": ("full", "desc.load([tl.cast(base + start,", "desc.load([tl.cast(base + start + 4,"),
     "mixed tiles before the full ones unmasked": (
         "sliding_window", "mixed = (i < full_first) | (i >= full_last)", "mixed = i >= full_last"
     ),

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  301f0288763c1aff
-#   text hash     7b7a8fb7eae089e4
+#   content hash  dd7a987b0ded29b6
+#   text hash     f595aedf899ec37f
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

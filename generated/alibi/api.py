@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  301f0288763c1aff
-#   text hash     72a7f19c071bc09d
+#   content hash  dd7a987b0ded29b6
+#   text hash     7455251dc4690bc7
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  301f0288763c1aff
-#   text hash     5455c87bde87a96d
+#   content hash  dd7a987b0ded29b6
+#   text hash     f301997cc75e2a20
 #   render with   attnforge render specs/alibi.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

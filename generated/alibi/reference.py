@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  301f0288763c1aff
-#   text hash     b3b9c0e29e9f57bc
+#   content hash  dd7a987b0ded29b6
+#   text hash     9e3e9e2a6c7c4db6
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  301f0288763c1aff
-#   text hash     311f9313303bd01a
+#   content hash  dd7a987b0ded29b6
+#   text hash     d87a1158600f0f0e
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

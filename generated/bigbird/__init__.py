@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  fcc0f06723370df6
-#   text hash     f9c47fa222ef722d
+#   content hash  bb2c833dd52d4f8f
+#   text hash     437f6dd7247b234b
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

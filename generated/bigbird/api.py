@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  fcc0f06723370df6
-#   text hash     e690b882368501f3
+#   content hash  bb2c833dd52d4f8f
+#   text hash     4ceca68aca9930d1
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  fcc0f06723370df6
-#   text hash     e91a2f472c201056
+#   content hash  bb2c833dd52d4f8f
+#   text hash     ecbf55a0a71e1ac4
 #   render with   attnforge render specs/bigbird.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  fcc0f06723370df6
-#   text hash     e1fef5cd34412438
+#   content hash  bb2c833dd52d4f8f
+#   text hash     20fb4eaefa794cca
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

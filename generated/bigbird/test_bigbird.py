@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  fcc0f06723370df6
-#   text hash     3c810939eeef170d
+#   content hash  bb2c833dd52d4f8f
+#   text hash     6401b1bd62a7fd56
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c4996c6f05defac2
-#   text hash     b8967e8a10ce7721
+#   content hash  143daa603974db75
+#   text hash     3de1eae12d3e4171
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

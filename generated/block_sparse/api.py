@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c4996c6f05defac2
-#   text hash     1cbc5e5d88e78497
+#   content hash  143daa603974db75
+#   text hash     c3fa491bf1138f75
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

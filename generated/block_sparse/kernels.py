@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c4996c6f05defac2
-#   text hash     5e4d788e56052842
+#   content hash  143daa603974db75
+#   text hash     77657ec1e1712f4c
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernels: Attention between the blocks of 64 positions that a mask allows.
 

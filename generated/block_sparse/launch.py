@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c4996c6f05defac2
-#   text hash     be42c9cc4edfc9a2
+#   content hash  143daa603974db75
+#   text hash     bae558323cd88c0d
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c4996c6f05defac2
-#   text hash     1f5366de391855b3
+#   content hash  143daa603974db75
+#   text hash     1abd093a34acde3c
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

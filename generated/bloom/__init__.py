@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c51ab1f975316838
-#   text hash     bd2e585321db09c9
+#   content hash  685ba97304f71708
+#   text hash     960b939784b6f675
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c51ab1f975316838
-#   text hash     880f40cc3b81a1fa
+#   content hash  685ba97304f71708
+#   text hash     a7235d4e07915a3a
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c51ab1f975316838
-#   text hash     6810a1d19beb10f2
+#   content hash  685ba97304f71708
+#   text hash     451b5949a8d658a4
 #   render with   attnforge render specs/bloom.yaml
 """The kernels: Causal attention with linear biases and as many key heads as query heads.
 

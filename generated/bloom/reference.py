@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c51ab1f975316838
-#   text hash     c437c54b34df906a
+#   content hash  685ba97304f71708
+#   text hash     0e54de041d17cf85
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

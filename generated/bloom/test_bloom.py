@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c51ab1f975316838
-#   text hash     396acf6d5edb0cc5
+#   content hash  685ba97304f71708
+#   text hash     96ea5d83abceec7b
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

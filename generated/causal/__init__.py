@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  824c82db4456be9a
-#   text hash     f792c87d9aa2745c
+#   content hash  c5075562c8ea60f0
+#   text hash     c479f8a07dcb1286
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

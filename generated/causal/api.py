@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  824c82db4456be9a
-#   text hash     ff2ada8bd0052630
+#   content hash  c5075562c8ea60f0
+#   text hash     4c21fe7d88fb91e9
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

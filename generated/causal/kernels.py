@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  824c82db4456be9a
-#   text hash     2a4aa1c59d476040
+#   content hash  c5075562c8ea60f0
+#   text hash     431d9518c75261b6
 #   render with   attnforge render specs/causal.yaml
 """The kernels: Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  824c82db4456be9a
-#   text hash     0c6ca95c250e4c24
+#   content hash  c5075562c8ea60f0
+#   text hash     1e90d2af5f64d473
 #   render with   attnforge render specs/causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  824c82db4456be9a
-#   text hash     3c6ffc692c09c69b
+#   content hash  c5075562c8ea60f0
+#   text hash     77437ca3e0de6707
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  93bc47b760f5601f
-#   text hash     c37b7dbf80796345
+#   content hash  779bf4e5d512c529
+#   text hash     3f7fb5b9126e013a
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  93bc47b760f5601f
-#   text hash     6476373648826697
+#   content hash  779bf4e5d512c529
+#   text hash     b982112359bc86e2
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  de5a307017523b23
-#   text hash     23d7ec2d026dc771
+#   content hash  3c3b8e049d23734b
+#   text hash     62de91297701b7b8
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

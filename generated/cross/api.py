@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  de5a307017523b23
-#   text hash     d1c1fd9c31bbdc82
+#   content hash  3c3b8e049d23734b
+#   text hash     c37f059c072e8361
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  de5a307017523b23
-#   text hash     8925a23ecbe0ecc3
+#   content hash  3c3b8e049d23734b
+#   text hash     9ad29f2c1a8f0d71
 #   render with   attnforge render specs/cross.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

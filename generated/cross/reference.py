@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  de5a307017523b23
-#   text hash     ab105943cc42a559
+#   content hash  3c3b8e049d23734b
+#   text hash     bd1515c2b16932a5
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  70e93719685eb755
-#   text hash     3f2b58e8670dbbe6
+#   content hash  3cabdc8abf38f09c
+#   text hash     c5da4a5c367d4bd7
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

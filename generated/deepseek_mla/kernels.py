@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  70e93719685eb755
-#   text hash     3697fc9bd3de324a
+#   content hash  3cabdc8abf38f09c
+#   text hash     590906ffb38e6b9a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernels: Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  70e93719685eb755
-#   text hash     508cdb75537e584c
+#   content hash  3cabdc8abf38f09c
+#   text hash     0d95168a3abab0e4
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

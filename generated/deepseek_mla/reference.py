@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  70e93719685eb755
-#   text hash     d0bc5c45ef4826d3
+#   content hash  3cabdc8abf38f09c
+#   text hash     83f1645c3d83b7bf
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  64dfdceb99f2d517
-#   text hash     03f9cadf0cb94e74
+#   content hash  4864ab179f25d0ab
+#   text hash     241ba593088b7d06
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

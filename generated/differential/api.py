@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  64dfdceb99f2d517
-#   text hash     f6030889b682986f
+#   content hash  4864ab179f25d0ab
+#   text hash     b167c94bfed2e902
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

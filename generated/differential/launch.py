@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  64dfdceb99f2d517
-#   text hash     90f34d67b7d1789b
+#   content hash  4864ab179f25d0ab
+#   text hash     45a1c062bb74d5a9
 #   render with   attnforge render specs/differential.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

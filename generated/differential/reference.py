@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  64dfdceb99f2d517
-#   text hash     3d3fdbef37821e0e
+#   content hash  4864ab179f25d0ab
+#   text hash     cb51552a93aa6cca
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  64dfdceb99f2d517
-#   text hash     69e3e105bf24fd01
+#   content hash  4864ab179f25d0ab
+#   text hash     70eda902178558ca
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  89e29107a7739f43
-#   text hash     208c262d5f39abb9
+#   content hash  72158745193dbaee
+#   text hash     f76ee2ab1e4e3bb2
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

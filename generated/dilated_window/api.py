@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  89e29107a7739f43
-#   text hash     2af2d51f8d456eec
+#   content hash  72158745193dbaee
+#   text hash     b3245fc739e77334
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  89e29107a7739f43
-#   text hash     12f267a9b93c3074
+#   content hash  72158745193dbaee
+#   text hash     6914535f5402cf78
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernels: Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  89e29107a7739f43
-#   text hash     1673f99ab117ff99
+#   content hash  72158745193dbaee
+#   text hash     fd81ec314e62b221
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

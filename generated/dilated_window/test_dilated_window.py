@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  89e29107a7739f43
-#   text hash     d2aefb51a15614b8
+#   content hash  72158745193dbaee
+#   text hash     4f92f88ad43e84a2
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  aacdaba4777a9059
-#   text hash     dce4054b2db29ba5
+#   content hash  4b2d0da3959c682f
+#   text hash     f2d9f9a4cd4754af
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

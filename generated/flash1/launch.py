@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  aacdaba4777a9059
-#   text hash     e35317a2305f3ee1
+#   content hash  4b2d0da3959c682f
+#   text hash     c3b587e19b97ffe6
 #   render with   attnforge render specs/flash1.yaml
 """Launches the kernels as operators that PyTorch can compile."""
 

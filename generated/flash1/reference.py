@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  aacdaba4777a9059
-#   text hash     444e971df991cba2
+#   content hash  4b2d0da3959c682f
+#   text hash     6fea89224e4cd119
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

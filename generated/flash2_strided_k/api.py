@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  9f5fd767316824c7
-#   text hash     fe2cee7333a82f9b
+#   content hash  e9d92c2064716a4b
+#   text hash     9b2b1785947310ef
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  9f5fd767316824c7
-#   text hash     035b3cb55e62c709
+#   content hash  e9d92c2064716a4b
+#   text hash     5e0440020e8885a3
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Launches the kernels as operators that PyTorch can compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  751d357171cc9b57
-#   text hash     996ff046b93ca4ec
+#   content hash  b4b25ca56de25f92
+#   text hash     0fa214ed4d2961ce
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

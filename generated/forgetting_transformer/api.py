@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  751d357171cc9b57
-#   text hash     27022cef375bbe98
+#   content hash  b4b25ca56de25f92
+#   text hash     cc8a8542c7d17b57
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

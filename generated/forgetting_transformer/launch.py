@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  751d357171cc9b57
-#   text hash     18225356285b94fe
+#   content hash  b4b25ca56de25f92
+#   text hash     1bf6b256d9bb177f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  751d357171cc9b57
-#   text hash     d28290e7217ed1b7
+#   content hash  b4b25ca56de25f92
+#   text hash     d9af365616483c6a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  751d357171cc9b57
-#   text hash     bc780cb0f78ac621
+#   content hash  b4b25ca56de25f92
+#   text hash     9e5cb61d865189ec
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7f4e723d34f0f6db
-#   text hash     273135ed5875d249
+#   content hash  ab87191f534a37b3
+#   text hash     6c948c983f547fce
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7f4e723d34f0f6db
-#   text hash     e32b3c23754e4286
+#   content hash  ab87191f534a37b3
+#   text hash     ac9374e1a53add4f
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7f4e723d34f0f6db
-#   text hash     80d28c2b8b8c446f
+#   content hash  ab87191f534a37b3
+#   text hash     76163bd60c832c7d
 #   render with   attnforge render specs/full.yaml
 """The kernels: Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7f4e723d34f0f6db
-#   text hash     88b2ecf73ed5f3cb
+#   content hash  ab87191f534a37b3
+#   text hash     282fd173a0e87e64
 #   render with   attnforge render specs/full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7f4e723d34f0f6db
-#   text hash     a9bd148baa7e6882
+#   content hash  ab87191f534a37b3
+#   text hash     fa0cbd425c58d6fc
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

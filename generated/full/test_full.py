@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7f4e723d34f0f6db
-#   text hash     2842acce92953005
+#   content hash  ab87191f534a37b3
+#   text hash     d6738195eae1776d
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

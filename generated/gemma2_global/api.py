@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2d908a74336f065d
-#   text hash     8a4a3775e6c4f0a2
+#   content hash  4a4a481ab3eb9156
+#   text hash     a20f0464264ea5b5
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

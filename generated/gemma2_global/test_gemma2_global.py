@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2d908a74336f065d
-#   text hash     0ecb05884fd5c35d
+#   content hash  4a4a481ab3eb9156
+#   text hash     d38692252c1f54f4
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  6c4592b36c1903b3
-#   text hash     d6024c154503b460
+#   content hash  e559bb16ae278fea
+#   text hash     89670f3ffa711ae1
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  6c4592b36c1903b3
-#   text hash     d8b2f90f82e7b372
+#   content hash  e559bb16ae278fea
+#   text hash     af97da569f1b486d
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

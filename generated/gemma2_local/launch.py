@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  6c4592b36c1903b3
-#   text hash     02ed40a2d9a86956
+#   content hash  e559bb16ae278fea
+#   text hash     eff36941bc519af4
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -24,7 +24,7 @@ LOG2E = kernels.LOG2E.value
 HALF = {
     "sm_90": {
         "forward": {
-            64: ((64, 64, 4, 2), (32, 32, 4, 1)),
+            64: ((64, 128, 4, 2), (64, 64, 4, 2), (32, 32, 4, 1)),
             128: ((128, 64, 4, 2), (64, 64, 4, 2), (64, 32, 4, 2), (32, 32, 4, 1)),
             256: ((128, 64, 8, 2), (128, 32, 8, 3), (64, 32, 4, 2), (32, 32, 4, 1), (32, 16, 4, 1)),
         },
@@ -35,7 +35,7 @@ HALF = {
         },
         "backward_dq": {
             64: ((64, 64, 4, 3), (64, 64, 4, 1), (32, 32, 4, 1)),
-            128: ((128, 64, 8, 3), (64, 64, 4, 2), (64, 32, 4, 1), (32, 32, 4, 1)),
+            128: ((64, 64, 4, 2), (64, 32, 4, 1), (32, 32, 4, 1)),
             256: ((128, 32, 8, 3), (64, 32, 4, 2), (64, 32, 4, 1), (32, 16, 4, 1)),
         },
     },

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  6c4592b36c1903b3
-#   text hash     4165f55dfafc92cc
+#   content hash  e559bb16ae278fea
+#   text hash     108ca6734dc882a8
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

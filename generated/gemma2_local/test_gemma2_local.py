@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  6c4592b36c1903b3
-#   text hash     773c19ef235533a0
+#   content hash  e559bb16ae278fea
+#   text hash     2e73ca59c1619954
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  9b685acc4de06a41
-#   text hash     8df77e8d846f8ffb
+#   content hash  adca054d18066376
+#   text hash     a1b30c26098bf074
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  9b685acc4de06a41
-#   text hash     190afbfc38fd7dda
+#   content hash  adca054d18066376
+#   text hash     aad4adb17ed53d1c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernels: Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  9b685acc4de06a41
-#   text hash     2be3aa8e70cc5fd1
+#   content hash  adca054d18066376
+#   text hash     c5d2d3cceec981b2
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4de15fd97efedb26
-#   text hash     a9b99d2da9d884ad
+#   content hash  fde180ab9908bdd2
+#   text hash     a6f4bb1e9282bbc3
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4de15fd97efedb26
-#   text hash     747c34041d87fa15
+#   content hash  fde180ab9908bdd2
+#   text hash     6bbf3ff99690b75c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernels: The full layers of gpt-oss, with a learned sink for each head.
 

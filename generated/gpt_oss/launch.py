@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4de15fd97efedb26
-#   text hash     b2a6c2bb295f27d8
+#   content hash  fde180ab9908bdd2
+#   text hash     2cb4e0cbf0b79614
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4de15fd97efedb26
-#   text hash     5528b78cdd7b57e4
+#   content hash  fde180ab9908bdd2
+#   text hash     b2e8b3bb33c4a16d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4de15fd97efedb26
-#   text hash     a9ed4b0a1c1bb5e9
+#   content hash  fde180ab9908bdd2
+#   text hash     14943c9cf699fcf8
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

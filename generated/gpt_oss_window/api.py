@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  bbdb6ef60c72c4a6
-#   text hash     89f8b1c7227939c8
+#   content hash  1fddffcd60108025
+#   text hash     239499475c6666ad
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  bbdb6ef60c72c4a6
-#   text hash     f1e86f2261ec2da3
+#   content hash  1fddffcd60108025
+#   text hash     72b6a33940f8dbc9
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernels: The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  bbdb6ef60c72c4a6
-#   text hash     ae7cba9124cbbfc9
+#   content hash  1fddffcd60108025
+#   text hash     6a1a0932bcee634b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

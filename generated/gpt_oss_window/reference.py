@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  bbdb6ef60c72c4a6
-#   text hash     986be63ad6063460
+#   content hash  1fddffcd60108025
+#   text hash     ee24f39ec328e026
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

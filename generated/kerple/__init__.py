@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  af912a3c9fad5314
-#   text hash     5309a26fb2316b46
+#   content hash  7b8ec11b22758638
+#   text hash     ab074b91212c3049
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  af912a3c9fad5314
-#   text hash     2a8915e548639c19
+#   content hash  7b8ec11b22758638
+#   text hash     eaa73c9763b38ebf
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  af912a3c9fad5314
-#   text hash     ad2f6120e9e5ca06
+#   content hash  7b8ec11b22758638
+#   text hash     262e809ce1e0d544
 #   render with   attnforge render specs/kerple.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  af912a3c9fad5314
-#   text hash     3b2993909453fd86
+#   content hash  7b8ec11b22758638
+#   text hash     3c89a0e443ea54c5
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

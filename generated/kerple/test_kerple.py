@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  af912a3c9fad5314
-#   text hash     1865ac300c172659
+#   content hash  7b8ec11b22758638
+#   text hash     5667b86381734107
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3d28caabb58444f6
-#   text hash     4dccdd90f8a62374
+#   content hash  cf4be58094d3045a
+#   text hash     9280c8c007e8e25f
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3d28caabb58444f6
-#   text hash     1ced86f5db887bac
+#   content hash  cf4be58094d3045a
+#   text hash     55e0bb57ebf2a835
 #   render with   attnforge render specs/llama3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3d28caabb58444f6
-#   text hash     ea6a1187fbee0e15
+#   content hash  cf4be58094d3045a
+#   text hash     78caca4ab8ea4cde
 #   render with   attnforge render specs/llama3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

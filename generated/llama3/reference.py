@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3d28caabb58444f6
-#   text hash     dcf4519ef89993d0
+#   content hash  cf4be58094d3045a
+#   text hash     2fabd5a08e5edf7e
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3d28caabb58444f6
-#   text hash     09656749c206e15d
+#   content hash  cf4be58094d3045a
+#   text hash     861ff2d58c6cda7c
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

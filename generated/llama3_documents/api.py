@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  55c8ee314492aba8
-#   text hash     3f2aa94d3619b782
+#   content hash  990864d6073847d1
+#   text hash     cd407d70440dceb6
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  55c8ee314492aba8
-#   text hash     4b8e047a25bae337
+#   content hash  990864d6073847d1
+#   text hash     a5bd5aca19b70afa
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernels: Llama 3 on documents packed into one row, none of which sees another.
 

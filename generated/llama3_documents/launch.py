@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  55c8ee314492aba8
-#   text hash     18f215d245aa3293
+#   content hash  990864d6073847d1
+#   text hash     1b11567e22d3ab6d
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

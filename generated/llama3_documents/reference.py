@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  55c8ee314492aba8
-#   text hash     c91a38d76406c51d
+#   content hash  990864d6073847d1
+#   text hash     4f2633bf0fca4a8d
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

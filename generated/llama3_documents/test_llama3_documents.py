@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  55c8ee314492aba8
-#   text hash     7f3df747d7df0668
+#   content hash  990864d6073847d1
+#   text hash     d1f2e77931640b7e
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

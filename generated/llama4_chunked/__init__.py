@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  4c4c54809b9a1b9b
-#   text hash     b4c2e96779ec0e65
+#   content hash  e2cec3d33648d733
+#   text hash     c72d1dc237aa628f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  4c4c54809b9a1b9b
-#   text hash     eb3d95b546c2b483
+#   content hash  e2cec3d33648d733
+#   text hash     75208908fca442ff
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  4c4c54809b9a1b9b
-#   text hash     f035c008d8785aae
+#   content hash  e2cec3d33648d733
+#   text hash     99eb167519a804f0
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  4c4c54809b9a1b9b
-#   text hash     172cd6c49ade5dbd
+#   content hash  e2cec3d33648d733
+#   text hash     0ab0fbbd452777d2
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

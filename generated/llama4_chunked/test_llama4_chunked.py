@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  4c4c54809b9a1b9b
-#   text hash     6df2a97a0d5f4ead
+#   content hash  e2cec3d33648d733
+#   text hash     5d83645f47acb255
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

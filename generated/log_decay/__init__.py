@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9bee56f11b2715cc
-#   text hash     043b08d2057c96fe
+#   content hash  935aefd9b1b906bf
+#   text hash     ef3e9924cdfb1656
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

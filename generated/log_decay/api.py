@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9bee56f11b2715cc
-#   text hash     fa2fbf8c0c0e59c8
+#   content hash  935aefd9b1b906bf
+#   text hash     8a9c43834eb2c8eb
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

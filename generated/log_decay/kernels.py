@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9bee56f11b2715cc
-#   text hash     7625e85b7b5763f8
+#   content hash  935aefd9b1b906bf
+#   text hash     b2aee9e9c57b8d32
 #   render with   attnforge render specs/log_decay.yaml
 """The kernels: Causal attention that forgets by a decay learned for each token and head.
 

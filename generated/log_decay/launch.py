@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9bee56f11b2715cc
-#   text hash     6fdb527c917a52f6
+#   content hash  935aefd9b1b906bf
+#   text hash     12dc86d8922a9b7b
 #   render with   attnforge render specs/log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9bee56f11b2715cc
-#   text hash     0e8f76890da41d2a
+#   content hash  935aefd9b1b906bf
+#   text hash     a8e1ab7185dc2a76
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  666aadc9cd3508a8
-#   text hash     2503346f93d8fd39
+#   content hash  bce22f84e14af2aa
+#   text hash     44fab2704630e45e
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

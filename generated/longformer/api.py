@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  666aadc9cd3508a8
-#   text hash     6a74b88bbba88210
+#   content hash  bce22f84e14af2aa
+#   text hash     144dccb26a165678
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  666aadc9cd3508a8
-#   text hash     a53a987cc4520e8f
+#   content hash  bce22f84e14af2aa
+#   text hash     64ba16fb0aaddc3e
 #   render with   attnforge render specs/longformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

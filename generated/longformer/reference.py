@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  666aadc9cd3508a8
-#   text hash     376af05401c5659d
+#   content hash  bce22f84e14af2aa
+#   text hash     5dd566a2159ada0f
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  666aadc9cd3508a8
-#   text hash     bb32e0dcccd61413
+#   content hash  bce22f84e14af2aa
+#   text hash     fa5c6494a9fafe9e
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

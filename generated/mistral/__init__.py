@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d2f61cef1c9a642c
-#   text hash     55d65ded7d9d8b85
+#   content hash  e3fbe74f9799cc59
+#   text hash     e8cccf5e71a7b868
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d2f61cef1c9a642c
-#   text hash     c0e084493fb83f1c
+#   content hash  e3fbe74f9799cc59
+#   text hash     5608c4cf289b6ada
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

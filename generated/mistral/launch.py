@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d2f61cef1c9a642c
-#   text hash     617ceacaba467b5d
+#   content hash  e3fbe74f9799cc59
+#   text hash     39959a27bb6c1fdc
 #   render with   attnforge render specs/mistral.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d2f61cef1c9a642c
-#   text hash     c185e54b8b520923
+#   content hash  e3fbe74f9799cc59
+#   text hash     67e67fdf24126a2f
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d2f61cef1c9a642c
-#   text hash     3f69d5bd86f878b0
+#   content hash  e3fbe74f9799cc59
+#   text hash     31eede578725576c
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

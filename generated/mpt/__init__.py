@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9faa4c3ded61775c
-#   text hash     14f7586b212c16b1
+#   content hash  c12b20e56b9fac1a
+#   text hash     8330e2cfa2e10038
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9faa4c3ded61775c
-#   text hash     de297f61d0c0c4d7
+#   content hash  c12b20e56b9fac1a
+#   text hash     de11755a42ba5434
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

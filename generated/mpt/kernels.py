@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9faa4c3ded61775c
-#   text hash     5194a316b28cd476
+#   content hash  c12b20e56b9fac1a
+#   text hash     363d8bfa94602470
 #   render with   attnforge render specs/mpt.yaml
 """The kernels: Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9faa4c3ded61775c
-#   text hash     a405e92f3dadba84
+#   content hash  c12b20e56b9fac1a
+#   text hash     7ea502e164b23410
 #   render with   attnforge render specs/mpt.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9faa4c3ded61775c
-#   text hash     fa239d278470cf75
+#   content hash  c12b20e56b9fac1a
+#   text hash     35139841250c120f
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  704b58bdd344c03a
-#   text hash     09a2bd9bd6671340
+#   content hash  42713cbdfc354634
+#   text hash     a2daa48c5db12337
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

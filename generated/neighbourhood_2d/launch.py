@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  704b58bdd344c03a
-#   text hash     605555e85b252c3b
+#   content hash  42713cbdfc354634
+#   text hash     144cb5d5ebd7eb73
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  add5f6cd832e3e1e
-#   text hash     dc592b5cba2814dd
+#   content hash  3d0582969de9aa75
+#   text hash     5f2deaf69344906f
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

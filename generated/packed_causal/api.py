@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  add5f6cd832e3e1e
-#   text hash     fe9e9f52e5c3ac01
+#   content hash  3d0582969de9aa75
+#   text hash     c0711adf6d5882bb
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

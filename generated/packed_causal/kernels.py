@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  add5f6cd832e3e1e
-#   text hash     569553392448cf6b
+#   content hash  3d0582969de9aa75
+#   text hash     4934cc9691e91ff7
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernels: Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  add5f6cd832e3e1e
-#   text hash     f9fe6d05eb911117
+#   content hash  3d0582969de9aa75
+#   text hash     c42aaaa80f194255
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

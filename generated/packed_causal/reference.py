@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  add5f6cd832e3e1e
-#   text hash     4c809036454b7429
+#   content hash  3d0582969de9aa75
+#   text hash     a60bbb54bdbc683c
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2efc58354dee21e5
-#   text hash     b7ebacca3593be2f
+#   content hash  9f8f943408b3c7ca
+#   text hash     aabf1ebe769d8200
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2efc58354dee21e5
-#   text hash     53edb3ac27d740fd
+#   content hash  9f8f943408b3c7ca
+#   text hash     b30a95ad5a3db06d
 #   render with   attnforge render specs/packed_full.yaml
 """The kernels: Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2efc58354dee21e5
-#   text hash     8e5be58fc605dc1b
+#   content hash  9f8f943408b3c7ca
+#   text hash     22de6e257b7eca76
 #   render with   attnforge render specs/packed_full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

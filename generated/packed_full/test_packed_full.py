@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2efc58354dee21e5
-#   text hash     aa6b1fcad1e63d77
+#   content hash  9f8f943408b3c7ca
+#   text hash     3e358fa1f705459c
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  0045fe323043a7ec
-#   text hash     61e0c424f7a0174f
+#   content hash  a19ff0cb07df1313
+#   text hash     f6310bc83b37025e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

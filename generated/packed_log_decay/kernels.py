@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  0045fe323043a7ec
-#   text hash     437d68e39fe0e0b2
+#   content hash  a19ff0cb07df1313
+#   text hash     4730d90024502e38
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The kernels: Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  0045fe323043a7ec
-#   text hash     b155b124f3dd8ee2
+#   content hash  a19ff0cb07df1313
+#   text hash     8b1d42d4efb1447d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

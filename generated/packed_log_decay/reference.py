@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  0045fe323043a7ec
-#   text hash     a2358a6451d3e8df
+#   content hash  a19ff0cb07df1313
+#   text hash     adc48cf9f4b38c30
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

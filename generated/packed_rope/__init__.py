@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  1b336093c897e25e
-#   text hash     33f24cf569fd8c40
+#   content hash  c738eb394f816f9a
+#   text hash     b8b2feaaef6cfef6
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

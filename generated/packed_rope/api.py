@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  1b336093c897e25e
-#   text hash     3d51b83cd7a3726d
+#   content hash  c738eb394f816f9a
+#   text hash     2da3d1f48038d157
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

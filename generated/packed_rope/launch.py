@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  1b336093c897e25e
-#   text hash     403717816bd09baf
+#   content hash  c738eb394f816f9a
+#   text hash     0aa3ae70a90f51fc
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

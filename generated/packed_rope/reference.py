@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  1b336093c897e25e
-#   text hash     ba271eb9618a5af0
+#   content hash  c738eb394f816f9a
+#   text hash     c517eb595eabe320
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b5c42b5266f5e65a
-#   text hash     7211c5793a3d6185
+#   content hash  04f2eecf41409a65
+#   text hash     b98e0cb8cd6e648a
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

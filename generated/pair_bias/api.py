@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b5c42b5266f5e65a
-#   text hash     d0b02f2fcc5be446
+#   content hash  04f2eecf41409a65
+#   text hash     1ccebef8fd852a50
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b5c42b5266f5e65a
-#   text hash     313cb9150d76ab2f
+#   content hash  04f2eecf41409a65
+#   text hash     34303b6586b45184
 #   render with   attnforge render specs/pair_bias.yaml
 """The kernels: Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b5c42b5266f5e65a
-#   text hash     e0bb984cae6f029c
+#   content hash  04f2eecf41409a65
+#   text hash     6303c3d54e0022a4
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b5c42b5266f5e65a
-#   text hash     05a402ab2baf3bd6
+#   content hash  04f2eecf41409a65
+#   text hash     eae20f292a394172
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a24b7e97b41003d8
-#   text hash     1ee0f05152c3f382
+#   content hash  3ded816f9b9e27a1
+#   text hash     33d0de1542c1de7b
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a24b7e97b41003d8
-#   text hash     278ebaa8854489e2
+#   content hash  3ded816f9b9e27a1
+#   text hash     e4dacb7d0e0022b5
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a24b7e97b41003d8
-#   text hash     258dc2bb5747946b
+#   content hash  3ded816f9b9e27a1
+#   text hash     99d5f0c5971e6922
 #   render with   attnforge render specs/paligemma.yaml
 """The kernels: An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a24b7e97b41003d8
-#   text hash     1130a8a8012e5c76
+#   content hash  3ded816f9b9e27a1
+#   text hash     0c3110b2edb4b886
 #   render with   attnforge render specs/paligemma.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a24b7e97b41003d8
-#   text hash     4635100a418ad39d
+#   content hash  3ded816f9b9e27a1
+#   text hash     a8c63cb021622190
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  96ef1c4b1bdb7a80
-#   text hash     83eaf240d29c2e76
+#   content hash  d336b94128845e28
+#   text hash     7c93abcd1127b56f
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  96ef1c4b1bdb7a80
-#   text hash     195f72ac256357a7
+#   content hash  d336b94128845e28
+#   text hash     bdd6255768320e28
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

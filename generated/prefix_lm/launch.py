@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  96ef1c4b1bdb7a80
-#   text hash     c9830cf26131a185
+#   content hash  d336b94128845e28
+#   text hash     21d095ad08db2ebe
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  96ef1c4b1bdb7a80
-#   text hash     131d705d2526f14e
+#   content hash  d336b94128845e28
+#   text hash     ada22ad82609cacc
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

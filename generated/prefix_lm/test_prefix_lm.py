@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  96ef1c4b1bdb7a80
-#   text hash     187b9d84954aca1d
+#   content hash  d336b94128845e28
+#   text hash     01c4f05289bae25b
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6ff8fea47833a559
-#   text hash     e71b303db5bc9609
+#   content hash  5949587f6fbfd5e2
+#   text hash     18aea209366c4c73
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

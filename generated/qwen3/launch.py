@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6ff8fea47833a559
-#   text hash     db068bd1f4f42622
+#   content hash  5949587f6fbfd5e2
+#   text hash     dcbfd641c200e676
 #   render with   attnforge render specs/qwen3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

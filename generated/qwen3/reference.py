@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6ff8fea47833a559
-#   text hash     56e5ccec2b65f631
+#   content hash  5949587f6fbfd5e2
+#   text hash     5b3d1536b381c42f
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

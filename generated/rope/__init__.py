@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  6c440eb34f3961ed
-#   text hash     5809230cbdfa7c72
+#   content hash  aea487b6f546ddd1
+#   text hash     82100e9e1769645d
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

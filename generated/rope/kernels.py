@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  6c440eb34f3961ed
-#   text hash     d69a7077c7fb6119
+#   content hash  aea487b6f546ddd1
+#   text hash     cf78b62e1bac0d89
 #   render with   attnforge render specs/rope.yaml
 """The kernels: Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  6c440eb34f3961ed
-#   text hash     7974c30a8b777eb3
+#   content hash  aea487b6f546ddd1
+#   text hash     130317cc75b7aa97
 #   render with   attnforge render specs/rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

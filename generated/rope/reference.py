@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  6c440eb34f3961ed
-#   text hash     36fe648bdaaedab5
+#   content hash  aea487b6f546ddd1
+#   text hash     588bef32dbc51ddb
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

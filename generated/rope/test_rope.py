@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  6c440eb34f3961ed
-#   text hash     ca286de2c128feeb
+#   content hash  aea487b6f546ddd1
+#   text hash     d9731e4318986d71
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  1537187b6c9d6068
-#   text hash     eb4051cc4fe178a4
+#   content hash  c6c46c52126dfa4b
+#   text hash     7996337133a446b1
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  1537187b6c9d6068
-#   text hash     d52dc1e444b673b3
+#   content hash  c6c46c52126dfa4b
+#   text hash     826c310efcdaee92
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads.
 

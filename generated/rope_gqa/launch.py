@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  1537187b6c9d6068
-#   text hash     95ab1506e9d129ed
+#   content hash  c6c46c52126dfa4b
+#   text hash     900c2598ca3cc4a3
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

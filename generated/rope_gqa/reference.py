@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  1537187b6c9d6068
-#   text hash     9c66194d39ce464d
+#   content hash  c6c46c52126dfa4b
+#   text hash     4cb43888402d2ad4
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  1537187b6c9d6068
-#   text hash     bce795f1b3ba5d4d
+#   content hash  c6c46c52126dfa4b
+#   text hash     edc2cbac3b2b73c5
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

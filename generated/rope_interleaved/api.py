@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ec717e52cfa9c06c
-#   text hash     b5f8474aef655a84
+#   content hash  4f1073f2a70862f8
+#   text hash     99e10efa1624b8a8
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ec717e52cfa9c06c
-#   text hash     a7400a35710cae66
+#   content hash  4f1073f2a70862f8
+#   text hash     8d0584e668322870
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernels: Causal attention with rotary embedding of neighbouring components.
 

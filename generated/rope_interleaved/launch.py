@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ec717e52cfa9c06c
-#   text hash     6f586d5dd0a73a15
+#   content hash  4f1073f2a70862f8
+#   text hash     26c520b34154f355
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ec717e52cfa9c06c
-#   text hash     ae145a6e2667ea1f
+#   content hash  4f1073f2a70862f8
+#   text hash     cf75f8b7d0605bda
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

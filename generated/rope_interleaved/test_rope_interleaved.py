@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ec717e52cfa9c06c
-#   text hash     a5fb2120e202713c
+#   content hash  4f1073f2a70862f8
+#   text hash     06096255de224ff3
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

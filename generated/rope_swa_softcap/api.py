@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c57649483a58ab14
-#   text hash     7fd9b74ca44135f3
+#   content hash  56608afe9f6b100b
+#   text hash     70b32be09f5f0cb2
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c57649483a58ab14
-#   text hash     5b06631d0022e4a7
+#   content hash  56608afe9f6b100b
+#   text hash     995fe67f9d0c48c3
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernels: Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 
@@ -30,11 +30,12 @@ def tanh(x):
     square = x * x
     # near 0 the exponential form cancels
     near = -0.05374074 + square * (0.02064246 - square * 0.00570877)
-    near = x + x * square * (-0.33333282 + square * (0.13331454 + square * near))
+    near = size + size * square * (-0.33333282 + square * (0.13331454 + square * near))
     # a reciprocal by its root takes a third of a division's instructions
     root = tl.rsqrt(tl.exp2(size * 2.88539008) + 1)
     far = 1 - 2 * (root * root)
-    return tl.where(size < 0.625, near, tl.where(x < 0, -far, far))
+    sign = x.to(tl.int32, bitcast=True) & -0x80000000
+    return (tl.where(size < 0.625, near, far).to(tl.int32, bitcast=True) | sign).to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -155,8 +156,8 @@ def attend(
     """Adds one tile of keys to the running softmax."""
     k_pos = k_start + tl.arange(0, BLOCK_N)
     k_tile = load_tile(k_desc, b, kv_h, k_start, k_len, BLOCK_N, BLOCK_D)
-    score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION) * scale  # [BLOCK_M, BLOCK_N]
-    score = 50.0 * tanh(score / 50.0)  # softcap
+    score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION) * (scale / 50.0)  # [BLOCK_M, BLOCK_N]
+    score = tanh(score)  # softcap
     v_tile = load_tile(v_desc, b, kv_h, k_start, k_len, BLOCK_N, BLOCK_DV)
     if mixed:
         keep = (k_pos < k_len)[None, :]
@@ -165,12 +166,12 @@ def attend(
         score = tl.where(keep, score, float("-inf"))
     if v_tile.dtype != tl.float16:
         # scores are so small that m stays 0: float32's range holds their powers, and the sums of them
-        p = tl.exp2(score * LOG2E)
+        p = tl.exp2(score * (50.0 * LOG2E))
     else:
-        m_new = tl.maximum(m, tl.max(score, 1) * LOG2E)
+        m_new = tl.maximum(m, tl.max(score, 1) * (50.0 * LOG2E))
         # a row that has seen no key yet keeps m = -inf: measure it from 0, or -inf - -inf is NaN
         pivot = tl.where(m_new == float("-inf"), 0.0, m_new)
-        p = tl.exp2(score * LOG2E - pivot[:, None])
+        p = tl.exp2(score * (50.0 * LOG2E) - pivot[:, None])
         shrink = tl.exp2(m - pivot)
         acc, l, m = acc * shrink[:, None], l * shrink[:, None], m_new
     acc = add_product(acc, p.to(v_tile.dtype), v_tile, PRECISION)  # [BLOCK_M, BLOCK_DV]
@@ -243,15 +244,15 @@ def learn_from_queries(
     q_pos = row + (k_len - q_len)
     q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
     dout_tile = load_tile(dout_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_DV)
-    score = tl.dot(k_tile, q_tile.T, input_precision=PRECISION) * scale  # [BLOCK_N, BLOCK_M]
+    score = tl.dot(k_tile, q_tile.T, input_precision=PRECISION) * (scale / 50.0)  # [BLOCK_N, BLOCK_M]
     # softcap
-    part0 = tanh(score / 50.0)
+    part0 = tanh(score)
     slope0 = 1.0 - part0 * part0
-    score = 50.0 * part0
+    score = part0
     lse = load_rows(lse_desc, row_base, q_start, 1, q_len, BLOCK_M)
     delta = load_rows(delta_desc, row_base, q_start, 1, q_len, BLOCK_M)
     dp = tl.dot(v_tile, dout_tile.T, input_precision=PRECISION)
-    p = tl.exp2(score * LOG2E - lse[None, :])
+    p = tl.exp2(score * (50.0 * LOG2E) - lse[None, :])
     if mixed:
         delta = tl.where(row < q_len, delta, 0.0)
         keep = (row < q_len)[None, :]
@@ -308,13 +309,13 @@ def learn_from_keys(
     k_pos = k_start + tl.arange(0, BLOCK_N)
     k_tile = load_tile(k_desc, b, kv_h, k_start, k_len, BLOCK_N, BLOCK_D)
     v_tile = load_tile(v_desc, b, kv_h, k_start, k_len, BLOCK_N, BLOCK_DV)
-    score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION) * scale  # [BLOCK_M, BLOCK_N]
+    score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION) * (scale / 50.0)  # [BLOCK_M, BLOCK_N]
     # softcap
-    part0 = tanh(score / 50.0)
+    part0 = tanh(score)
     slope0 = 1.0 - part0 * part0
-    score = 50.0 * part0
+    score = part0
     dp = tl.dot(dout_tile, v_tile.T, input_precision=PRECISION)
-    p = tl.exp2(score * LOG2E - lse[:, None])
+    p = tl.exp2(score * (50.0 * LOG2E) - lse[:, None])
     if mixed:
         keep = (k_pos < k_len)[None, :]
         keep &= k_pos[None, :] <= q_pos[:, None]  # causal

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c57649483a58ab14
-#   text hash     1456204fbf1baecc
+#   content hash  56608afe9f6b100b
+#   text hash     c413c09ac5262466
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -24,7 +24,7 @@ LOG2E = kernels.LOG2E.value
 HALF = {
     "sm_90": {
         "forward": {
-            64: ((64, 64, 4, 2), (32, 32, 4, 1)),
+            64: ((64, 128, 4, 2), (64, 64, 4, 2), (32, 32, 4, 1)),
             128: ((128, 64, 4, 2), (64, 64, 4, 2), (64, 32, 4, 2), (32, 32, 4, 1)),
             256: ((128, 64, 8, 2), (128, 32, 8, 3), (64, 32, 4, 2), (32, 32, 4, 1), (32, 16, 4, 1)),
         },
@@ -35,7 +35,7 @@ HALF = {
         },
         "backward_dq": {
             64: ((64, 64, 4, 3), (64, 64, 4, 1), (32, 32, 4, 1)),
-            128: ((128, 64, 8, 3), (64, 64, 4, 2), (64, 32, 4, 1), (32, 32, 4, 1)),
+            128: ((64, 64, 4, 2), (64, 32, 4, 1), (32, 32, 4, 1)),
             256: ((128, 32, 8, 3), (64, 32, 4, 2), (64, 32, 4, 1), (32, 16, 4, 1)),
         },
     },

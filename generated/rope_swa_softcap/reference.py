@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c57649483a58ab14
-#   text hash     e93b0b1f03bfba15
+#   content hash  56608afe9f6b100b
+#   text hash     87354ce613ddd655
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

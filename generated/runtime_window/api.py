@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  13f4bf51d996074e
-#   text hash     6abc02ccad17d361
+#   content hash  1ebfb5de28915235
+#   text hash     25655cda17500fbf
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

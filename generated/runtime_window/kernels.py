@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  13f4bf51d996074e
-#   text hash     60bb60441b6fbb48
+#   content hash  1ebfb5de28915235
+#   text hash     fe781327d6efcc10
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernels: Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  13f4bf51d996074e
-#   text hash     6473ec32bc094339
+#   content hash  1ebfb5de28915235
+#   text hash     02e1980faf91acc9
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  79583de72ee5a04f
-#   text hash     5f02cb688da63a15
+#   content hash  a27b4cfcc8e211d8
+#   text hash     79b4829dfce0d13b
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  79583de72ee5a04f
-#   text hash     75cf4a753d1b8ad3
+#   content hash  a27b4cfcc8e211d8
+#   text hash     7f9015495149996a
 #   render with   attnforge render specs/shaw.yaml
 """The kernels: Attention in which each query gives each distance up to 16 a score of its own.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  79583de72ee5a04f
-#   text hash     76a3dff044f3bd2d
+#   content hash  a27b4cfcc8e211d8
+#   text hash     c70fa3ba3b229892
 #   render with   attnforge render specs/shaw.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

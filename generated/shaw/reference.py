@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  79583de72ee5a04f
-#   text hash     8863bf435edbb5fb
+#   content hash  a27b4cfcc8e211d8
+#   text hash     9769cc1c1a527836
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  79583de72ee5a04f
-#   text hash     bde10d289b163fce
+#   content hash  a27b4cfcc8e211d8
+#   text hash     d12c2503838942d9
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

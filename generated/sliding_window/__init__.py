@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  bdaa1cb83566024c
-#   text hash     bbad594e3e43a37c
+#   content hash  facbd76709717d22
+#   text hash     b88c58a754a39d55
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

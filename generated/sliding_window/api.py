@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  bdaa1cb83566024c
-#   text hash     2c909be806ca2976
+#   content hash  facbd76709717d22
+#   text hash     827626b61dfb215d
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

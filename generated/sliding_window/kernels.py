@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  bdaa1cb83566024c
-#   text hash     4cb0d66ae8f5e9e9
+#   content hash  facbd76709717d22
+#   text hash     43300d508e6be8cb
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernels: Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  bdaa1cb83566024c
-#   text hash     bc6c48314a9413bc
+#   content hash  facbd76709717d22
+#   text hash     6e3fccadf7c71b5b
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

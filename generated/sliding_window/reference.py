@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  bdaa1cb83566024c
-#   text hash     0a512f9f5c7acac2
+#   content hash  facbd76709717d22
+#   text hash     640db18216e4d974
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

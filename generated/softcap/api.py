@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  53d7a73dacc8f03b
-#   text hash     580942864d9e8263
+#   content hash  9650830dcbe0b8c7
+#   text hash     247a29f77ba1795f
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  53d7a73dacc8f03b
-#   text hash     1c21f09fb3c64f94
+#   content hash  9650830dcbe0b8c7
+#   text hash     3436050876fe97b3
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  53d7a73dacc8f03b
-#   text hash     3111b11932083a1d
+#   content hash  9650830dcbe0b8c7
+#   text hash     2cb092b994597ba3
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

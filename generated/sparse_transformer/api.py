@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  6154c6e4fe0e7bc1
-#   text hash     9a778bf6aa1e95ca
+#   content hash  b5f3f12d0829de30
+#   text hash     9d6a1689cbeaa682
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  6154c6e4fe0e7bc1
-#   text hash     b5b89eef822c7a79
+#   content hash  b5f3f12d0829de30
+#   text hash     96be5883920b1b2e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernels: Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

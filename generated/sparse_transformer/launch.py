@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  6154c6e4fe0e7bc1
-#   text hash     7385b83d1d0d0b1b
+#   content hash  b5f3f12d0829de30
+#   text hash     9d93903f3581b7dd
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

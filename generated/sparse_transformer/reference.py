@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  6154c6e4fe0e7bc1
-#   text hash     42ccdd5b5dc88cb2
+#   content hash  b5f3f12d0829de30
+#   text hash     b3afc17567cf8df0
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

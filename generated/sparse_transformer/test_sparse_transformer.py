@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  6154c6e4fe0e7bc1
-#   text hash     68109a95e6c207e9
+#   content hash  b5f3f12d0829de30
+#   text hash     42201fe1ffeb0c78
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  cc782db1ad576295
-#   text hash     67b63f44c915f61e
+#   content hash  ca695dd6d14135f5
+#   text hash     2b1f93891892387a
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

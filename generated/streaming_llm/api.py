@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  cc782db1ad576295
-#   text hash     fb9062a4f8eac0f3
+#   content hash  ca695dd6d14135f5
+#   text hash     24190efc42ac0365
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

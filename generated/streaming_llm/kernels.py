@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  cc782db1ad576295
-#   text hash     1b45a15876c2004e
+#   content hash  ca695dd6d14135f5
+#   text hash     2a8dddd8e7208ec7
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernels: Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  cc782db1ad576295
-#   text hash     ec18ac457fecc85d
+#   content hash  ca695dd6d14135f5
+#   text hash     3907a18e702da68c
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  6b3a7128f585df87
-#   text hash     3739cf0bc0955b01
+#   content hash  1ba8f40d30e50316
+#   text hash     b7f26247aaacaece
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  6b3a7128f585df87
-#   text hash     91676ec699e7ebf2
+#   content hash  1ba8f40d30e50316
+#   text hash     869b420d3969532e
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  6b3a7128f585df87
-#   text hash     2b8bcaa6868e485d
+#   content hash  1ba8f40d30e50316
+#   text hash     8ea218118d6afefb
 #   render with   attnforge render specs/swin.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

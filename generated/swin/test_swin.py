@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  6b3a7128f585df87
-#   text hash     fd95754c9eee4e88
+#   content hash  1ba8f40d30e50316
+#   text hash     3ba93be1d1e053a9
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bea3a3d02e88a4c7
-#   text hash     9f189f5a0802b997
+#   content hash  43d1088a58ca7240
+#   text hash     1d778f37c0ec7dde
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bea3a3d02e88a4c7
-#   text hash     0f7692ea188aca1e
+#   content hash  43d1088a58ca7240
+#   text hash     f0e0410b4e8771d8
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernels: Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bea3a3d02e88a4c7
-#   text hash     2f80a2d72c8a99aa
+#   content hash  43d1088a58ca7240
+#   text hash     0aa48f3b10dafbed
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bea3a3d02e88a4c7
-#   text hash     3fc3a3e359bf0fc3
+#   content hash  43d1088a58ca7240
+#   text hash     b2db9d6bcbf44a9e
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bea3a3d02e88a4c7
-#   text hash     6b73c274640ac554
+#   content hash  43d1088a58ca7240
+#   text hash     ea90f889504de985
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

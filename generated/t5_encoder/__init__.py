@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  2115ab3a44ae8a11
-#   text hash     14596d11388c0f43
+#   content hash  7136225fc6f0a52e
+#   text hash     b57b006e7ba4771e
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

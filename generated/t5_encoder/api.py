@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  2115ab3a44ae8a11
-#   text hash     70781b04a2dc7294
+#   content hash  7136225fc6f0a52e
+#   text hash     23537003d8824e1f
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

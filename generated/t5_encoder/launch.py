@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  2115ab3a44ae8a11
-#   text hash     29bfef234f82bb9a
+#   content hash  7136225fc6f0a52e
+#   text hash     6fd4832826983121
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

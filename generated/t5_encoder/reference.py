@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  2115ab3a44ae8a11
-#   text hash     fbf066a32ab99577
+#   content hash  7136225fc6f0a52e
+#   text hash     51562825c32e91f5
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  bc952898431c4cf5
-#   text hash     778dc906d6dd0acc
+#   content hash  db43338ade70852f
+#   text hash     263db47e7a047345
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

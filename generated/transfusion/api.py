@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  bc952898431c4cf5
-#   text hash     5821c103a4bdd028
+#   content hash  db43338ade70852f
+#   text hash     89bc84c2f6cde541
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  bc952898431c4cf5
-#   text hash     620dff8d228b3e05
+#   content hash  db43338ade70852f
+#   text hash     0c8c4cabbf9a9dfd
 #   render with   attnforge render specs/transfusion.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  bc952898431c4cf5
-#   text hash     d910a19b36ddc19c
+#   content hash  db43338ade70852f
+#   text hash     f9545209abf13182
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

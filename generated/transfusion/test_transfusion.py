@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  bc952898431c4cf5
-#   text hash     6b8800da8a0a469c
+#   content hash  db43338ade70852f
+#   text hash     3d51e09bc756445c
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

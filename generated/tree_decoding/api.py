@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  5ab7205cca07a8aa
-#   text hash     e04bd493314c4b02
+#   content hash  2d7c2a0b6ab72556
+#   text hash     37ae8ff518aaa429
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  5ab7205cca07a8aa
-#   text hash     ebfde6adc0bc41e1
+#   content hash  2d7c2a0b6ab72556
+#   text hash     9c16fd27e013ec9d
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  5ab7205cca07a8aa
-#   text hash     df94b4434df6899e
+#   content hash  2d7c2a0b6ab72556
+#   text hash     16f2cb0c458a1a73
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

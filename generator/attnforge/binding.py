@@ -10,12 +10,11 @@ from typing import Literal, NamedTuple
 
 from . import calculus, printers
 from .expression import Node
+from .factors import SCORE, Factored, factored
 from .inputs import Input
 from .leaves import TYPES, Leaf, Reader, as_bool
-from .spec import ScoreTerm
 from .tiles import Weight
 
-SCORE = Node("var", (), "score", "float")
 _ZEROS = Node("local", (), "tl.zeros_like(score)", "float")
 
 
@@ -92,11 +91,19 @@ class View(Reader):
     @property
     def score(self) -> tuple[Line, ...]:
         """The score terms' values, in order."""
-        return tuple(Line(self.text(self._value(s)), label(s.label)) for s in self.spec.scores)
+        nodes = zip(self.factored.scores, self.spec.scores, strict=True)
+        return tuple(Line(self.text(self._value(node)), label(s.label)) for node, s in nodes)
 
-    def _value(self, term: ScoreTerm) -> Node:
+    @cached_property
+    def factored(self) -> Factored:
+        """The score terms without numbers that have better places; as they stand where sums hang on their slopes."""
+        scores = tuple(term.score for term in self.spec.scores)
+        learned = any(self.leaf(n).input.grad for score in scores for n in score.walk() if n.op == "input")
+        return Factored(scores) if learned else factored(scores)
+
+    def _value(self, score: Node) -> Node:
         """A score term's value, one for each score even where the score does not stand in it."""
-        value = self.beside_tiles(term.score)
+        value = self.beside_tiles(score)
         return value if any(n == SCORE for n in value.walk()) else Node("+", (_ZEROS, value))
 
     @cached_property
@@ -121,11 +128,11 @@ class View(Reader):
     def _shared(self) -> tuple[_Shared, ...]:
         """What is worked out for each score term."""
         found = []
-        for term in self.spec.scores:
-            nodes = {n: self.leaf(n) for n in term.score.walk() if n.op == "input"}
+        for score in self.factored.scores:
+            nodes = {n: self.leaf(n) for n in score.walk() if n.op == "input"}
             wanted = {n: Sum(leaf) for n, leaf in nodes.items() if Sum(leaf) in self.learned}
-            slopes = [calculus.simplify(calculus.derivative(term.score, x)) for x in (SCORE, *wanted)]
-            parts, roots = calculus.share([self._value(term), *map(self.beside_tiles, slopes)], self._fresh("part"))
+            slopes = [calculus.simplify(calculus.derivative(score, x)) for x in (SCORE, *wanted)]
+            parts, roots = calculus.share([self._value(score), *map(self.beside_tiles, slopes)], self._fresh("part"))
             found.append(_Shared(parts, roots[0], roots[1:], [self.reach(s) for s in slopes], tuple(wanted.values())))
         return tuple(found)
 
@@ -257,7 +264,7 @@ class View(Reader):
     @property
     def helpers(self) -> tuple[str, ...]:
         """The functions that the terms' text calls, slopes included."""
-        nodes = [*(self._value(term) for term in self.spec.scores), *self.nodes]
+        nodes = [*map(self._value, self.factored.scores), *self.nodes]
         nodes += [given.default for given in self.spec.inputs if given.default is not None]
         for shared in self._shared if self.spec.algorithm.backward else ():
             nodes += [*(node for _, node in shared.parts), shared.value, *shared.slopes]

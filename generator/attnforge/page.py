@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from . import calculus, mathml, printers, render, samples, trace, walk
-from .binding import SCORE
 from .expression import Node
+from .factors import SCORE
 from .indices import IMPLICIT
 from .inputs import Axis
 from .javascript import javascript

@@ -126,7 +126,22 @@ class Plan:
     @property
     def units(self) -> str:
         """What turns a kernel's score into log2 units: with terms in between, the scale is applied before them."""
-        return "LOG2E" if self.spec.scores else "units"
+        if not self.spec.scores:
+            return "units"
+        outer = self.by_query.factored.outer
+        return "LOG2E" if outer == 1 else f"({outer!r} * LOG2E)"
+
+    @property
+    def scaling(self) -> str:
+        """What a step does to a product of queries and keys at once: without terms, the scale waits for the units."""
+        op, number = self.by_query.factored.inner
+        return "" if not self.spec.scores else " * scale" if number == 1 else f" * (scale {op} {number!r})"
+
+    @property
+    def slope(self) -> str:
+        """What the gradient of the terms' score is multiplied by in the end."""
+        both = self.by_query.factored.both
+        return "scale" if both == 1 else f"(scale * {both!r})"
 
     @cached_property
     def scanned(self) -> tuple[Input, ...]:

@@ -1,0 +1,76 @@
+"""Numbers that kernels apply elsewhere than score by score, and how large scores can get."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from attnforge import evaluation, magnitude
+from attnforge.expression import Node
+from attnforge.factors import SCORE, factored
+
+
+def number(value: float) -> Node:
+    return Node("num", (), value, "float" if isinstance(value, float) else "int")
+
+
+def call(op: str, *args: Node) -> Node:
+    return Node(op, args, None, "float")
+
+
+CAP = call("*", number(50.0), call("tanh", call("/", SCORE, number(50.0))))
+MIXED = call("+", call("tanh", call("/", SCORE, number(3.0))), SCORE)
+TWO_WAYS = call("+", call("tanh", call("/", SCORE, number(3.0))), call("*", number(2.0), SCORE))
+TWICE = call("*", call("tanh", call("/", SCORE, number(3.0))), call("exp", call("/", SCORE, number(3.0))))
+
+
+@pytest.mark.parametrize(
+    ("scores", "inner", "outer", "both"),
+    [
+        ([CAP], ("/", 50.0), 50.0, 1.0),
+        ([TWICE], ("/", 3.0), 1.0, 1 / 3),
+        ([call("*", SCORE, number(2)), CAP], ("*", 2.0), 50.0, 100.0),
+        ([MIXED], ("*", 1.0), 1.0, 1.0),
+        ([TWO_WAYS], ("*", 1.0), 1.0, 1.0),
+        ([call("*", number(-2.0), call("tanh", SCORE))], ("*", 1.0), 1.0, 1.0),
+        ([call("/", number(2.0), SCORE)], ("*", 1.0), 1.0, 1.0),
+        ([call("*", number(1e30), SCORE)], ("*", 1.0), 1.0, 1.0),
+        ([], ("*", 1.0), 1.0, 1.0),
+    ],
+)
+def test_numbers_are_taken_off_where_the_whole_term_has_them(
+    scores: list[Node], inner: tuple[str, float], outer: float, both: float
+) -> None:
+    found = factored(scores)
+    assert (found.inner, found.outer) == (inner, outer)
+    assert math.isclose(found.both, both)
+    # with them in their other places the value is what it was
+    for given in (-7.0, 0.25, 30.0):
+        plain, bare = given, given * inner[1] if inner[0] == "*" else given / inner[1]
+        for term, rest in zip(scores, found.scores, strict=True):
+            plain, bare = (evaluation.evaluate(node, {"score": x}) for node, x in ((term, plain), (rest, bare)))
+        assert math.isclose(plain, outer * bare)
+
+
+@pytest.mark.parametrize(
+    ("scores", "largest"),
+    [
+        ([CAP], 50),
+        ([SCORE], math.inf),
+        ([MIXED], math.inf),
+        ([CAP, call("+", SCORE, number(5))], 55),
+        ([CAP, call("max", SCORE, number(-10.0)), call("abs", call("-", SCORE, number(20)))], 30),
+        ([call("max", call("min", SCORE, number(8.0)), number(-4.0))], 8),
+        ([call("neg", call("sigmoid", SCORE))], 1),
+        ([call("exp", call("*", number(2.0), call("tanh", SCORE)))], math.exp(2)),
+        ([call("exp", SCORE)], math.inf),
+        ([call("exp", call("*", number(1e6), call("sigmoid", SCORE)))], math.inf),
+        ([call("/", call("cos", SCORE), number(0.25))], 4),
+        ([call("/", number(1.0), call("tanh", SCORE))], math.inf),
+        ([call("+", CAP, Node("input", (), "bias", "float"))], math.inf),
+        ([Node("where", (Node("<", (SCORE, number(0.0)), None, "bool"), number(-9.0), CAP), None, "float")], 50),
+    ],
+)
+def test_scores_get_no_larger_than_their_terms_let_them(scores: list[Node], largest: float) -> None:
+    assert math.isclose(magnitude.largest(scores), largest)

@@ -80,7 +80,7 @@ def measured(one: Set) -> Iterator[Result]:
             yield result
 
 
-def outside() -> list[dict[str, float]]:
+def outside(calls_of: Sequence[Sizes] = small(2, SHORT, "fp16"), device: str = "cuda") -> list[dict[str, float]]:
     """Milliseconds of RoPE inside the package, and of causal attention after PyTorch has turned q and k."""
     import torch
 
@@ -95,17 +95,17 @@ def outside() -> list[dict[str, float]]:
         rope, causal = (bench.functions(package, Path(folder)).attention for package in given.packages(loaded))
 
         def timed(sizes: Sizes) -> dict[str, float]:
-            call = calls.make(plan.build(next(iter(loaded.values()))), sizes, "cuda")
+            call = calls.make(plan.build(next(iter(loaded.values()))), sizes, device)
             (q, k, v), angles = call.operands, (call.keywords["cos"], call.keywords["sin"])
             ways = {
-                "inside": lambda: rope(q, k, v, *angles),
+                "inside": lambda: rope(q, k, v, **call.keywords),
                 "outside, compiled": lambda: causal(compiled(q, *angles), compiled(k, *angles), v),
                 "outside, eager": lambda: causal(turned(q, *angles), turned(k, *angles), v),
                 "without RoPE": lambda: causal(q, k, v),
             }
             return {"T": sizes.k_len} | {name: bench.milliseconds(way) for name, way in ways.items()}
 
-        return [timed(sizes) for sizes in small(2, SHORT, "fp16")]
+        return [timed(sizes) for sizes in calls_of]
 
 
 # -- the page ------------------------------------------------------------------------------------------------------

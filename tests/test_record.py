@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # before a package imports triton
 
 from attnforge import bench, given, peers
 from attnforge.bench import Machine, Result, Row
@@ -30,6 +35,17 @@ def test_sets_name_variants_and_peers_that_there_are(record: Any) -> None:
         assert len(specs) == len(one.specs) and set(one.peers) <= set(bench.PEERS)
         assert all(spec.algorithm.backward or not one.backward for spec in specs)
         assert all(s.heads % s.kv_heads == 0 for s in one.sizes)
+
+
+def test_rope_outside_is_what_rope_inside_is(record: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[torch.Tensor] = []
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    monkeypatch.setattr(bench, "milliseconds", lambda function: found.append(function()) or float(len(found)))
+    rows = record.outside([Sizes(1, 20, 20, 2, 2, 16, 16, "fp32")], "cpu")
+    assert rows == [{"T": 20, "inside": 1, "outside, compiled": 2, "outside, eager": 3, "without RoPE": 4}]
+    inside, compiled, eager, without = found
+    assert torch.allclose(inside, compiled, atol=1e-5) and torch.allclose(inside, eager, atol=1e-5)
+    assert not torch.allclose(inside, without, atol=1e-2)
 
 
 def test_a_peer_is_told_by_its_time_over_ours(record: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

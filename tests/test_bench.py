@@ -117,6 +117,18 @@ def test_a_variant_without_a_backward_pass_is_timed_forward(monkeypatch: pytest.
         assert (row.forward_ms, row.backward_ms, row.forward_mib, row.both_mib, row.note) == (2.0, None, 3.0, None, "")
 
 
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_forward_pass_by_itself_is_timed_without_gradients(backward: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    enabled: list[bool] = []
+    monkeypatch.setattr(bench, "functions", lambda *_: SimpleNamespace(attention=reference("causal")))
+    monkeypatch.setattr(bench, "milliseconds", lambda _: enabled.append(torch.is_grad_enabled()) or 2.0)
+    monkeypatch.setattr(bench, "_peak", lambda _: 3.0)
+    package = emit.Package("causal", "", Path(), {})
+    (result,) = bench.run(shipped("causal"), package, [SMALL], ["naive"], backward=backward, device="cpu")
+    assert [row.note for row in result.rows] == ["", ""]
+    assert enabled == [backward] * (4 if backward else 2) and torch.is_grad_enabled()
+
+
 @pytest.mark.parametrize(
     ("name", "pairs"),
     [

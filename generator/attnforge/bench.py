@@ -109,22 +109,28 @@ def run(
     loaded: Spec, package: emit.Package, sizes: Sequence[Sizes], names: Sequence[str], *, backward: bool = True,
     device: str = "cuda",
 ) -> Iterator[Result]:  # fmt: skip
-    """Measures a variant and the peers of these names, one call after the other."""
+    """Measures a variant and the peers of these names, one call after the other; without gradients, if asked to."""
+    import torch
+
     planned, backward = plan.build(loaded), backward and loaded.algorithm.backward
     with tempfile.TemporaryDirectory(prefix="attnforge-") as folder:
         ours = functions(package, Path(folder)).attention
         exported = Exported(loaded, Path(folder))
-        for one in sizes:
-            fitting = one.of(loaded)
+
+        def measured(fitting: Sizes) -> Result:
             try:
                 call = calls.make(planned, fitting, device)
                 gold = ours(*call.operands, **call.keywords).detach()
             except Exception as error:  # too large a call, or too large a head; the next one may be of interest
-                yield Result(loaded.name, fitting, 0, (Row(OURS, note=_told(error)),))
-                continue
-            rows = [_row(OURS, lambda call=call: ours(*call.operands, **call.keywords), call, backward)]  # type: ignore[misc]
+                return Result(loaded.name, fitting, 0, (Row(OURS, note=_told(error)),))
+            rows = [_row(OURS, lambda: ours(*call.operands, **call.keywords), call, backward)]
             rows += [_beside(PEERS[name], exported, call, gold, backward) for name in names]
-            yield Result(loaded.name, fitting, exported.pairs(call), tuple(rows))
+            return Result(loaded.name, fitting, exported.pairs(call), tuple(rows))
+
+        for one in sizes:
+            with torch.set_grad_enabled(backward):
+                result = measured(one.of(loaded))
+            yield result
 
 
 def _beside(peer: Peer, exported: Exported, call: Call, gold: torch.Tensor, backward: bool) -> Row:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  dd7a987b0ded29b6
-#   text hash     f595aedf899ec37f
+#   content hash  a829c72ece9ac209
+#   text hash     0c16585a141a4eb6
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

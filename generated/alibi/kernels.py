@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  dd7a987b0ded29b6
-#   text hash     e259e2ac9c2b39e1
+#   content hash  a829c72ece9ac209
+#   text hash     f4a08211877eb91f
 #   render with   attnforge render specs/alibi.yaml
 """The kernels: Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  dd7a987b0ded29b6
-#   text hash     9e3e9e2a6c7c4db6
+#   content hash  a829c72ece9ac209
+#   text hash     fab067b42a24fc21
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

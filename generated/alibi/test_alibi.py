@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  dd7a987b0ded29b6
-#   text hash     d87a1158600f0f0e
+#   content hash  a829c72ece9ac209
+#   text hash     32dc79f9956d5a84
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

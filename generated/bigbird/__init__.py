@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  bb2c833dd52d4f8f
-#   text hash     437f6dd7247b234b
+#   content hash  772527b60ab42af9
+#   text hash     a0548868be60f3c5
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

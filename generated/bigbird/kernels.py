@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  bb2c833dd52d4f8f
-#   text hash     e5b283c3a29fc988
+#   content hash  772527b60ab42af9
+#   text hash     f49c8c36a9301f1d
 #   render with   attnforge render specs/bigbird.yaml
 """The kernels: A window of three blocks, two global blocks, and random blocks that a mask gives.
 

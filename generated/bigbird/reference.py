@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  bb2c833dd52d4f8f
-#   text hash     20fb4eaefa794cca
+#   content hash  772527b60ab42af9
+#   text hash     1d9fd4d6a552ce86
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  bb2c833dd52d4f8f
-#   text hash     6401b1bd62a7fd56
+#   content hash  772527b60ab42af9
+#   text hash     d41efea601a988bf
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  143daa603974db75
-#   text hash     3de1eae12d3e4171
+#   content hash  c13b784d0fec8db2
+#   text hash     cb8577684300016b
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  143daa603974db75
-#   text hash     77657ec1e1712f4c
+#   content hash  c13b784d0fec8db2
+#   text hash     be717171d5948542
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernels: Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  143daa603974db75
-#   text hash     1abd093a34acde3c
+#   content hash  c13b784d0fec8db2
+#   text hash     b59cf43c571a70aa
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  685ba97304f71708
-#   text hash     960b939784b6f675
+#   content hash  dffd10942956f814
+#   text hash     293c01b50e9a0c5f
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

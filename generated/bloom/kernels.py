@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  685ba97304f71708
-#   text hash     451b5949a8d658a4
+#   content hash  dffd10942956f814
+#   text hash     69b78a60e592a3a3
 #   render with   attnforge render specs/bloom.yaml
 """The kernels: Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  685ba97304f71708
-#   text hash     0e54de041d17cf85
+#   content hash  dffd10942956f814
+#   text hash     401f2f903ef5aacb
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

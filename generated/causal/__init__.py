@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c5075562c8ea60f0
-#   text hash     c479f8a07dcb1286
+#   content hash  b913c2be70bce990
+#   text hash     0b993e90661d76f3
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c5075562c8ea60f0
-#   text hash     431d9518c75261b6
+#   content hash  b913c2be70bce990
+#   text hash     2bc0389221da2e2a
 #   render with   attnforge render specs/causal.yaml
 """The kernels: Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c5075562c8ea60f0
-#   text hash     77437ca3e0de6707
+#   content hash  b913c2be70bce990
+#   text hash     9f640414c335a3f7
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

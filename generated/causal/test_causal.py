@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c5075562c8ea60f0
-#   text hash     23ac41c9ca191f42
+#   content hash  b913c2be70bce990
+#   text hash     ad57eaac6e1990be
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  779bf4e5d512c529
-#   text hash     5d03c8206415c6c9
+#   content hash  429982d7aecf1d5c
+#   text hash     be427356d74f8781
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernels: Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  779bf4e5d512c529
-#   text hash     2a3033f7ec9cc672
+#   content hash  429982d7aecf1d5c
+#   text hash     fd307b6fb42c16b4
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  779bf4e5d512c529
-#   text hash     5890e70408624527
+#   content hash  429982d7aecf1d5c
+#   text hash     971dd3b3c174100b
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

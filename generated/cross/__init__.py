@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3c3b8e049d23734b
-#   text hash     62de91297701b7b8
+#   content hash  a6108885da407748
+#   text hash     7f4eebdbe4177520
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

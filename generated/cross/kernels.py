@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3c3b8e049d23734b
-#   text hash     621dc3900de8a749
+#   content hash  a6108885da407748
+#   text hash     3658294bcc170263
 #   render with   attnforge render specs/cross.yaml
 """The kernels: Attention from a decoder to all of an encoder's outputs.
 

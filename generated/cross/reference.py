@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3c3b8e049d23734b
-#   text hash     bd1515c2b16932a5
+#   content hash  a6108885da407748
+#   text hash     98ceff280bd7db4e
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

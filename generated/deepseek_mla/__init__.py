@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  3cabdc8abf38f09c
-#   text hash     c8cb47de1ed2ee95
+#   content hash  5fe57f8c050bc0d5
+#   text hash     2ab484d710471ccb
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

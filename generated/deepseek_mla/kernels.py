@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  3cabdc8abf38f09c
-#   text hash     590906ffb38e6b9a
+#   content hash  5fe57f8c050bc0d5
+#   text hash     7ac8a31e4a664a97
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernels: Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

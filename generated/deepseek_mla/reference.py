@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  3cabdc8abf38f09c
-#   text hash     83f1645c3d83b7bf
+#   content hash  5fe57f8c050bc0d5
+#   text hash     443f73fe56ed29e5
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

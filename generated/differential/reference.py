@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  4864ab179f25d0ab
-#   text hash     cb51552a93aa6cca
+#   content hash  f4f9a19a03a9bccd
+#   text hash     e934b3dedc187aa9
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

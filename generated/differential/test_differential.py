@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  4864ab179f25d0ab
-#   text hash     70eda902178558ca
+#   content hash  f4f9a19a03a9bccd
+#   text hash     d38c4e6a4c78c68e
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  72158745193dbaee
-#   text hash     f76ee2ab1e4e3bb2
+#   content hash  ba63683795d86f08
+#   text hash     ad2387bdb826abe7
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

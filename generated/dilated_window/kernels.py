@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  72158745193dbaee
-#   text hash     6914535f5402cf78
+#   content hash  ba63683795d86f08
+#   text hash     c0e5c1cb1014232e
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernels: Causal attention to every fourth of the 512 most recent keys.
 

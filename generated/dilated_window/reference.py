@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  72158745193dbaee
-#   text hash     fd81ec314e62b221
+#   content hash  ba63683795d86f08
+#   text hash     ea3fd83bccdd3a8e
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

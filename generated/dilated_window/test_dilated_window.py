@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  72158745193dbaee
-#   text hash     4f92f88ad43e84a2
+#   content hash  ba63683795d86f08
+#   text hash     6a38b0ad21090ffe
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

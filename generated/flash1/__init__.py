@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  4b2d0da3959c682f
-#   text hash     1c755c14ba3b28b5
+#   content hash  79df8572f99b3b58
+#   text hash     716e7fdd48dab812
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

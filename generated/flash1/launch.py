@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  4b2d0da3959c682f
-#   text hash     c3b587e19b97ffe6
+#   content hash  79df8572f99b3b58
+#   text hash     41dfaab57e153273
 #   render with   attnforge render specs/flash1.yaml
 """Launches the kernels as operators that PyTorch can compile."""
 
@@ -80,7 +80,7 @@ def _watched(args):
     """Whether somebody looks on: a compiler, a mode, a transform, a tensor of a class of its own."""
     if torch.compiler.is_compiling() or is_in_torch_dispatch_mode() or torch._C._are_functorch_transforms_active():
         return True
-    return any(isinstance(x, torch.Tensor) and type(x) not in _PLAIN for x in args)
+    return any(type(x) not in _PLAIN and isinstance(x, torch.Tensor) for x in args)
 
 
 def _on_the_device_of_its_tensors(function):
@@ -261,8 +261,14 @@ def _is_readable(x):
 
 def _rows(x):
     """An empty tensor of x's shape whose rows begin on 16-byte boundaries."""
+    *sizes, width = x.shape
     step = 16 // x.element_size()
-    return x.new_empty(*x.shape[:-1], _cdiv(x.shape[-1], step) * step)[..., : x.shape[-1]]
+    return _like(x) if width % step == 0 else x.new_empty(*sizes, _cdiv(width, step) * step)[..., :width]
+
+
+def _like(x):
+    """An empty tensor of x's shape; in half the time that new_empty takes for one."""
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
 def _tiles(x, rows, columns):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  4b2d0da3959c682f
-#   text hash     ee85b1bd75efe28d
+#   content hash  79df8572f99b3b58
+#   text hash     43827ca65b99b7c9
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

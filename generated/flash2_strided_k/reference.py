@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  e9d92c2064716a4b
-#   text hash     795473fed4a91071
+#   content hash  4c44a54a0475ea40
+#   text hash     d90b9f01374620d1
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

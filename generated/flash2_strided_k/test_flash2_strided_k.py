@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  e9d92c2064716a4b
-#   text hash     41a6349c9c09ab6d
+#   content hash  4c44a54a0475ea40
+#   text hash     8a30269b1f1dd970
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

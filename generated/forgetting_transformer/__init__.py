@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b4b25ca56de25f92
-#   text hash     0fa214ed4d2961ce
+#   content hash  8c655a7b0c2cdbe9
+#   text hash     6db3162344458b15
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

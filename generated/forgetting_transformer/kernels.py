@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b4b25ca56de25f92
-#   text hash     8121fcd35a619782
+#   content hash  8c655a7b0c2cdbe9
+#   text hash     9d075e6519e92014
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The kernels: Causal attention with a forget gate learned for each token and head.
 

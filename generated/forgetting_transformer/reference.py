@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b4b25ca56de25f92
-#   text hash     d9af365616483c6a
+#   content hash  8c655a7b0c2cdbe9
+#   text hash     ea98db654cc66afb
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ab87191f534a37b3
-#   text hash     6c948c983f547fce
+#   content hash  f6c650868b243db3
+#   text hash     2ef40a496b6904b7
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

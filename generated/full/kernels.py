@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ab87191f534a37b3
-#   text hash     76163bd60c832c7d
+#   content hash  f6c650868b243db3
+#   text hash     b97a11c213756bd6
 #   render with   attnforge render specs/full.yaml
 """The kernels: Softmax attention without a mask.
 

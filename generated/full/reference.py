@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ab87191f534a37b3
-#   text hash     fa0cbd425c58d6fc
+#   content hash  f6c650868b243db3
+#   text hash     ce8749c20be8ffa4
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

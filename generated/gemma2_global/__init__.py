@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4a4a481ab3eb9156
-#   text hash     61a89ccfee013957
+#   content hash  a9f2ba352a7157d8
+#   text hash     e19112ab83607672
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4a4a481ab3eb9156
-#   text hash     1b39a6d5bec107d7
+#   content hash  a9f2ba352a7157d8
+#   text hash     348de23d738db832
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernels: The global layers of Gemma 2, with capped scores.
 
@@ -34,8 +34,8 @@ def tanh(x):
     # a reciprocal by its root takes a third of a division's instructions
     root = tl.rsqrt(tl.exp2(size * 2.88539008) + 1)
     far = 1 - 2 * (root * root)
-    sign = x.to(tl.int32, bitcast=True) & -0x80000000
-    return (tl.where(size < 0.625, near, far).to(tl.int32, bitcast=True) | sign).to(tl.float32, bitcast=True)
+    minus = x.to(tl.int32, bitcast=True) & -0x80000000
+    return (tl.where(size < 0.625, near, far).to(tl.int32, bitcast=True) | minus).to(tl.float32, bitcast=True)
 
 
 @triton.jit

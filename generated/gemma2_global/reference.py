@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4a4a481ab3eb9156
-#   text hash     f8679de4fabb6e32
+#   content hash  a9f2ba352a7157d8
+#   text hash     ea326d64bf0c2066
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

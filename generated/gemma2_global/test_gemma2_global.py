@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4a4a481ab3eb9156
-#   text hash     d38692252c1f54f4
+#   content hash  a9f2ba352a7157d8
+#   text hash     f6cf7cf1b97aef4c
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

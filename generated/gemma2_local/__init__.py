@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e559bb16ae278fea
-#   text hash     89670f3ffa711ae1
+#   content hash  be32a3fa7f50996a
+#   text hash     98a2922d562d4e61
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e559bb16ae278fea
-#   text hash     34ccfab03818f327
+#   content hash  be32a3fa7f50996a
+#   text hash     a42e94fb0d1100e8
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernels: The local layers of Gemma 2, with a window and capped scores.
 
@@ -34,8 +34,8 @@ def tanh(x):
     # a reciprocal by its root takes a third of a division's instructions
     root = tl.rsqrt(tl.exp2(size * 2.88539008) + 1)
     far = 1 - 2 * (root * root)
-    sign = x.to(tl.int32, bitcast=True) & -0x80000000
-    return (tl.where(size < 0.625, near, far).to(tl.int32, bitcast=True) | sign).to(tl.float32, bitcast=True)
+    minus = x.to(tl.int32, bitcast=True) & -0x80000000
+    return (tl.where(size < 0.625, near, far).to(tl.int32, bitcast=True) | minus).to(tl.float32, bitcast=True)
 
 
 @triton.jit

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e559bb16ae278fea
-#   text hash     108ca6734dc882a8
+#   content hash  be32a3fa7f50996a
+#   text hash     f18c672a2b403f1a
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e559bb16ae278fea
-#   text hash     2e73ca59c1619954
+#   content hash  be32a3fa7f50996a
+#   text hash     0423c79d5fe07932
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

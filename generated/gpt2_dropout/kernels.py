@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  adca054d18066376
-#   text hash     aad4adb17ed53d1c
+#   content hash  fe6aafc2c4f25325
+#   text hash     fa7e36059d680892
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernels: Causal attention with dropout of the weights, for training.
 

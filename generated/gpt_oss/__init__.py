@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  fde180ab9908bdd2
-#   text hash     a54ce8bc7f687b86
+#   content hash  5a3515388a09858c
+#   text hash     d76532218cd2b6a4
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  fde180ab9908bdd2
-#   text hash     6bbf3ff99690b75c
+#   content hash  5a3515388a09858c
+#   text hash     16ca284d663bb62c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernels: The full layers of gpt-oss, with a learned sink for each head.
 

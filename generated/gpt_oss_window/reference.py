@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  1fddffcd60108025
-#   text hash     ee24f39ec328e026
+#   content hash  ad533fe7172a30a7
+#   text hash     7782b9ad63006f9d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  1fddffcd60108025
-#   text hash     6429b6248f8b9ac2
+#   content hash  ad533fe7172a30a7
+#   text hash     c8ec56ffd35aef68
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

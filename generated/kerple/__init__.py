@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7b8ec11b22758638
-#   text hash     ab074b91212c3049
+#   content hash  468171609d086244
+#   text hash     4b8b249aca97751e
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7b8ec11b22758638
-#   text hash     cad72ea92d289593
+#   content hash  468171609d086244
+#   text hash     ba2132e55c63fd04
 #   render with   attnforge render specs/kerple.yaml
 """The kernels: Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7b8ec11b22758638
-#   text hash     3c89a0e443ea54c5
+#   content hash  468171609d086244
+#   text hash     bcfeac792735e27a
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

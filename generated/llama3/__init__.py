@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  cf4be58094d3045a
-#   text hash     9280c8c007e8e25f
+#   content hash  314a66a581a031fc
+#   text hash     1824b8f10916d26b
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  cf4be58094d3045a
-#   text hash     55e0bb57ebf2a835
+#   content hash  314a66a581a031fc
+#   text hash     8eb1a100a5165333
 #   render with   attnforge render specs/llama3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  cf4be58094d3045a
-#   text hash     2fabd5a08e5edf7e
+#   content hash  314a66a581a031fc
+#   text hash     89bd6b8b6063b0fe
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

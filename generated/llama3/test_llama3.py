@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  cf4be58094d3045a
-#   text hash     861ff2d58c6cda7c
+#   content hash  314a66a581a031fc
+#   text hash     9ac79fdf0bc8f6ec
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

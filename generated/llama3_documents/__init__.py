@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  990864d6073847d1
-#   text hash     9420f34794e0a913
+#   content hash  b8dba23626f2b466
+#   text hash     f36bf33a356bea40
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

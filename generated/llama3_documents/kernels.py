@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  990864d6073847d1
-#   text hash     a5bd5aca19b70afa
+#   content hash  b8dba23626f2b466
+#   text hash     9e2ab71e65617e6c
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernels: Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  990864d6073847d1
-#   text hash     4f2633bf0fca4a8d
+#   content hash  b8dba23626f2b466
+#   text hash     215af96fed92e3f8
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  990864d6073847d1
-#   text hash     d1f2e77931640b7e
+#   content hash  b8dba23626f2b466
+#   text hash     45623bda99ede8ea
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

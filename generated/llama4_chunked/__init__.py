@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e2cec3d33648d733
-#   text hash     c72d1dc237aa628f
+#   content hash  2243f4c744a72921
+#   text hash     bfb3cbcf001160dc
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e2cec3d33648d733
-#   text hash     562c7b784c3f8b08
+#   content hash  2243f4c744a72921
+#   text hash     0b61c69e3b6f224f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernels: Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e2cec3d33648d733
-#   text hash     0ab0fbbd452777d2
+#   content hash  2243f4c744a72921
+#   text hash     74cc1a07559e9d6c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

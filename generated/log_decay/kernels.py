@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  935aefd9b1b906bf
-#   text hash     b2aee9e9c57b8d32
+#   content hash  5843257ad239fec9
+#   text hash     ff8d609d9c15a18e
 #   render with   attnforge render specs/log_decay.yaml
 """The kernels: Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  935aefd9b1b906bf
-#   text hash     1ff3e5d6cf6499b4
+#   content hash  5843257ad239fec9
+#   text hash     493008fd22f953fa
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

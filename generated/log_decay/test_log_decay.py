@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  935aefd9b1b906bf
-#   text hash     a8e1ab7185dc2a76
+#   content hash  5843257ad239fec9
+#   text hash     743fa5e34399f60a
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

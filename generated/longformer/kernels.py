@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  bce22f84e14af2aa
-#   text hash     3c12299e20ea90ce
+#   content hash  93e60a57df354cac
+#   text hash     b5e5711bd2471000
 #   render with   attnforge render specs/longformer.yaml
 """The kernels: A window of 256 keys to each side, and 16 global tokens.
 

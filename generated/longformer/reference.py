@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  bce22f84e14af2aa
-#   text hash     5dd566a2159ada0f
+#   content hash  93e60a57df354cac
+#   text hash     ddfebad8fe92ab01
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  bce22f84e14af2aa
-#   text hash     fa5c6494a9fafe9e
+#   content hash  93e60a57df354cac
+#   text hash     fcf16fbe30f8cb47
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e3fbe74f9799cc59
-#   text hash     e8cccf5e71a7b868
+#   content hash  9885206b9679b06e
+#   text hash     3615cbaec661a859
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e3fbe74f9799cc59
-#   text hash     5b9e97d9b5667ed6
+#   content hash  9885206b9679b06e
+#   text hash     cc4190b437d99ada
 #   render with   attnforge render specs/mistral.yaml
 """The kernels: Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e3fbe74f9799cc59
-#   text hash     67e67fdf24126a2f
+#   content hash  9885206b9679b06e
+#   text hash     becea9c580900b66
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

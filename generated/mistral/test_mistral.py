@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e3fbe74f9799cc59
-#   text hash     31eede578725576c
+#   content hash  9885206b9679b06e
+#   text hash     7f6a6fec444aaea2
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c12b20e56b9fac1a
-#   text hash     8330e2cfa2e10038
+#   content hash  1794f523855988f2
+#   text hash     d1197d5c7cef3fdb
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

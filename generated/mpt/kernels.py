@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c12b20e56b9fac1a
-#   text hash     363d8bfa94602470
+#   content hash  1794f523855988f2
+#   text hash     478164ebfc88a24e
 #   render with   attnforge render specs/mpt.yaml
 """The kernels: Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c12b20e56b9fac1a
-#   text hash     e17ebf9844a971c7
+#   content hash  1794f523855988f2
+#   text hash     b04737be86baf989
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

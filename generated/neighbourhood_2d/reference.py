@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  42713cbdfc354634
-#   text hash     1c6e84f2b5b9f93b
+#   content hash  d891fb08d38850f1
+#   text hash     0a401064e83e1e56
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

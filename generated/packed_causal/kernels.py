@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  3d0582969de9aa75
-#   text hash     4934cc9691e91ff7
+#   content hash  201440b1b4a98da9
+#   text hash     a1ed326cbd05e96d
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernels: Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  3d0582969de9aa75
-#   text hash     a60bbb54bdbc683c
+#   content hash  201440b1b4a98da9
+#   text hash     f1a553343a63dbd6
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

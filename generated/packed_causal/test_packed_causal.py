@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  3d0582969de9aa75
-#   text hash     46a6f8d8b873c3d3
+#   content hash  201440b1b4a98da9
+#   text hash     57657b8b79f57966
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

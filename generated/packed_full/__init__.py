@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  9f8f943408b3c7ca
-#   text hash     68919cec1be523d9
+#   content hash  2f4935020f7042f0
+#   text hash     cce43359bf722753
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  9f8f943408b3c7ca
-#   text hash     b30a95ad5a3db06d
+#   content hash  2f4935020f7042f0
+#   text hash     aa33f088179de842
 #   render with   attnforge render specs/packed_full.yaml
 """The kernels: Softmax attention without a mask, for sequences packed into one tensor.
 

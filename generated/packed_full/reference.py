@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  9f8f943408b3c7ca
-#   text hash     4f560347a4661d92
+#   content hash  2f4935020f7042f0
+#   text hash     3227c959220bba17
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  9f8f943408b3c7ca
-#   text hash     3e358fa1f705459c
+#   content hash  2f4935020f7042f0
+#   text hash     e922e2970da51c7f
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a19ff0cb07df1313
-#   text hash     d3b7f4da37b1799d
+#   content hash  fe3c7f5861450762
+#   text hash     d9c636b846593a49
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

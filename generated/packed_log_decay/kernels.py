@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a19ff0cb07df1313
-#   text hash     4730d90024502e38
+#   content hash  fe3c7f5861450762
+#   text hash     d1a7840d0c39f09a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The kernels: Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a19ff0cb07df1313
-#   text hash     adc48cf9f4b38c30
+#   content hash  fe3c7f5861450762
+#   text hash     1f5da5d03ae8bf35
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

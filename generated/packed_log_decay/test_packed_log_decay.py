@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a19ff0cb07df1313
-#   text hash     0b6f943ad5990859
+#   content hash  fe3c7f5861450762
+#   text hash     b8a90cfc0b31722f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

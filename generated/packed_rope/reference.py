@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c738eb394f816f9a
-#   text hash     c517eb595eabe320
+#   content hash  bacaa58528b58820
+#   text hash     4f1dff4911674fd0
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c738eb394f816f9a
-#   text hash     f80aad93979916e3
+#   content hash  bacaa58528b58820
+#   text hash     d87dd81d63d02733
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  04f2eecf41409a65
-#   text hash     b98e0cb8cd6e648a
+#   content hash  733d202fb1ba5d31
+#   text hash     069b6b4a190d20e6
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  04f2eecf41409a65
-#   text hash     34303b6586b45184
+#   content hash  733d202fb1ba5d31
+#   text hash     ce8599ea364a008b
 #   render with   attnforge render specs/pair_bias.yaml
 """The kernels: Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  04f2eecf41409a65
-#   text hash     eae20f292a394172
+#   content hash  733d202fb1ba5d31
+#   text hash     85148a391aeb36db
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

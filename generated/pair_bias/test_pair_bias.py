@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  04f2eecf41409a65
-#   text hash     861c9e9b0adb318a
+#   content hash  733d202fb1ba5d31
+#   text hash     f8673ab3b2e933ea
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3ded816f9b9e27a1
-#   text hash     33d0de1542c1de7b
+#   content hash  665ca95607771a2c
+#   text hash     0dc0c11efcc43c9b
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3ded816f9b9e27a1
-#   text hash     99d5f0c5971e6922
+#   content hash  665ca95607771a2c
+#   text hash     80fdea530d970ad6
 #   render with   attnforge render specs/paligemma.yaml
 """The kernels: An image and a prompt that all see as a prefix, and text that sees causally.
 

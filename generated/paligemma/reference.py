@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3ded816f9b9e27a1
-#   text hash     a8c63cb021622190
+#   content hash  665ca95607771a2c
+#   text hash     36cdc756a5db81cd
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3ded816f9b9e27a1
-#   text hash     4cd373f55290895f
+#   content hash  665ca95607771a2c
+#   text hash     7f4a2f9f2cce035e
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

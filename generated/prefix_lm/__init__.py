@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d336b94128845e28
-#   text hash     7c93abcd1127b56f
+#   content hash  acb14cc89be148c0
+#   text hash     53f24c319c30173f
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

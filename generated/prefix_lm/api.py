@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d336b94128845e28
-#   text hash     bdd6255768320e28
+#   content hash  acb14cc89be148c0
+#   text hash     595c1edc8300d15c
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -49,6 +49,8 @@ def attention(
     # not sooner: once imported, triton no longer heeds TRITON_INTERPRET
     from . import launch
 
+    if launch.INTERPRETED and q.dtype == torch.bfloat16:
+        raise TypeError("q: expected float16 or float32, got bfloat16, which Triton's interpreter cannot multiply")
     out, lse = launch.attend(q, k, v, prefix_len, scale)
     return (out, launch.natural(lse)) if return_lse else out
 
@@ -67,30 +69,33 @@ def _check_operands(q, k, v):
             raise TypeError(f"{name}: expected a tensor, got {type(x).__name__}")
         if x.dtype not in FLOATS:
             raise TypeError(f"{name}: expected float16, bfloat16 or float32, got {_plain(x.dtype)}")
-        if x.dim() != 4:
-            raise ValueError(f"{name}: expected 4 axes (batch, tokens, heads, head size), got shape {tuple(x.shape)}")
-        if not 1 <= x.shape[-1] <= 256:
-            raise ValueError(f"{name}: expected a head size from 1 to 256, got {x.shape[-1]}")
-    if q.dtype == torch.bfloat16 and os.environ.get("TRITON_INTERPRET") == "1":
-        raise TypeError("q: expected float16 or float32, got bfloat16, which Triton's interpreter cannot multiply")
+        shape = x.shape
+        if len(shape) != 4:
+            raise ValueError(f"{name}: expected 4 axes (batch, tokens, heads, head size), got shape {tuple(shape)}")
+        if not 1 <= shape[-1] <= 256:
+            raise ValueError(f"{name}: expected a head size from 1 to 256, got {shape[-1]}")
+    dtype, device = q.dtype, q.device
     for name, x in (("k", k), ("v", v)):
-        if x.dtype != q.dtype:
-            raise TypeError(f"{name}: expected {_plain(q.dtype)} as q has, got {_plain(x.dtype)}")
-        if x.device != q.device:
-            raise ValueError(f"{name}: expected device {q.device} as q has, got {x.device}")
-    if q.device.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
-        hint = "set TRITON_INTERPRET=1 before Python starts to run on the CPU"
-        raise ValueError(f"q: expected a GPU tensor, got one on the CPU; {hint}")
-    if q.device.type not in ("cpu", "cuda"):
-        raise ValueError(f"q: expected a CUDA tensor, got one on {q.device}")
-    if k.shape[0] != q.shape[0]:
-        raise ValueError(f"k: expected a batch of {q.shape[0]} as q has, got {k.shape[0]}")
-    if k.shape[-1] != q.shape[-1]:
-        raise ValueError(f"k: expected a head size of {q.shape[-1]} as q has, got {k.shape[-1]}")
-    if k.shape[-2] == 0 or q.shape[-2] % k.shape[-2]:
-        raise ValueError(f"k: expected a number of heads that divides q's {q.shape[-2]}, got {k.shape[-2]}")
-    if v.shape[:-1] != k.shape[:-1]:
-        raise ValueError(f"v: expected shape {(*k.shape[:-1], 'Dv')} beside k, got {tuple(v.shape)}")
+        if x.dtype != dtype:
+            raise TypeError(f"{name}: expected {_plain(dtype)} as q has, got {_plain(x.dtype)}")
+        if x.device != device:
+            raise ValueError(f"{name}: expected device {device} as q has, got {x.device}")
+    if device.type != "cuda":
+        if device.type != "cpu":
+            raise ValueError(f"q: expected a CUDA tensor, got one on {device}")
+        if os.environ.get("TRITON_INTERPRET") != "1":
+            hint = "set TRITON_INTERPRET=1 before Python starts to run on the CPU"
+            raise ValueError(f"q: expected a GPU tensor, got one on the CPU; {hint}")
+    # each look at a shape makes it anew
+    q_shape, k_shape, v_shape = q.shape, k.shape, v.shape
+    if k_shape[0] != q_shape[0]:
+        raise ValueError(f"k: expected a batch of {q_shape[0]} as q has, got {k_shape[0]}")
+    if k_shape[-1] != q_shape[-1]:
+        raise ValueError(f"k: expected a head size of {q_shape[-1]} as q has, got {k_shape[-1]}")
+    if k_shape[-2] == 0 or q_shape[-2] % k_shape[-2]:
+        raise ValueError(f"k: expected a number of heads that divides q's {q_shape[-2]}, got {k_shape[-2]}")
+    if v_shape[:-1] != k_shape[:-1]:
+        raise ValueError(f"v: expected shape {(*k_shape[:-1], 'Dv')} beside k, got {tuple(v_shape)}")
 
 
 def _plain(dtype):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  5949587f6fbfd5e2
-#   text hash     485929f10fb147b2
+#   content hash  783d437e5ff68ea3
+#   text hash     501b510cdcba4575
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

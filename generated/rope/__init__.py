@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  aea487b6f546ddd1
-#   text hash     82100e9e1769645d
+#   content hash  fedc86db6390527d
+#   text hash     784255a70bc3a5fa
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

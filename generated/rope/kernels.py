@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  aea487b6f546ddd1
-#   text hash     cf78b62e1bac0d89
+#   content hash  fedc86db6390527d
+#   text hash     a9fe202674b9c86a
 #   render with   attnforge render specs/rope.yaml
 """The kernels: Causal attention with rotary embedding, and as many key heads as query heads.
 

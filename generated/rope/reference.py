@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  aea487b6f546ddd1
-#   text hash     588bef32dbc51ddb
+#   content hash  fedc86db6390527d
+#   text hash     62a1f8b27013d373
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

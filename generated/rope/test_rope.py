@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  aea487b6f546ddd1
-#   text hash     d9731e4318986d71
+#   content hash  fedc86db6390527d
+#   text hash     6e412a81f050a706
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c6c46c52126dfa4b
-#   text hash     f11929ff8cc13d2e
+#   content hash  5d5434eb6616da55
+#   text hash     ed36e491136ad226
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

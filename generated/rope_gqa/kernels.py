@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c6c46c52126dfa4b
-#   text hash     826c310efcdaee92
+#   content hash  5d5434eb6616da55
+#   text hash     1dbe6dd5e7f4154c
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c6c46c52126dfa4b
-#   text hash     4cb43888402d2ad4
+#   content hash  5d5434eb6616da55
+#   text hash     84ff461be840cf64
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4f1073f2a70862f8
-#   text hash     8d0584e668322870
+#   content hash  24d8161c28a6b249
+#   text hash     89c114dcb62e75c7
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernels: Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4f1073f2a70862f8
-#   text hash     cf75f8b7d0605bda
+#   content hash  24d8161c28a6b249
+#   text hash     68979b1bc89f01ce
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4f1073f2a70862f8
-#   text hash     06096255de224ff3
+#   content hash  24d8161c28a6b249
+#   text hash     2f54853c8c3031dd
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  56608afe9f6b100b
-#   text hash     25cc89adc4eb22a1
+#   content hash  82eb3957ac905d42
+#   text hash     1eed4bcd8c954279
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  56608afe9f6b100b
-#   text hash     995fe67f9d0c48c3
+#   content hash  82eb3957ac905d42
+#   text hash     8f295fa146093d60
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernels: Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 
@@ -34,8 +34,8 @@ def tanh(x):
     # a reciprocal by its root takes a third of a division's instructions
     root = tl.rsqrt(tl.exp2(size * 2.88539008) + 1)
     far = 1 - 2 * (root * root)
-    sign = x.to(tl.int32, bitcast=True) & -0x80000000
-    return (tl.where(size < 0.625, near, far).to(tl.int32, bitcast=True) | sign).to(tl.float32, bitcast=True)
+    minus = x.to(tl.int32, bitcast=True) & -0x80000000
+    return (tl.where(size < 0.625, near, far).to(tl.int32, bitcast=True) | minus).to(tl.float32, bitcast=True)
 
 
 @triton.jit

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  56608afe9f6b100b
-#   text hash     c413c09ac5262466
+#   content hash  82eb3957ac905d42
+#   text hash     b8751956001df4bd
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -124,7 +124,7 @@ def _watched(args):
     """Whether somebody looks on: a compiler, a mode, a tensor of a class of its own."""
     if torch.compiler.is_compiling() or is_in_torch_dispatch_mode():
         return True
-    return any(isinstance(x, torch.Tensor) and type(x) not in _PLAIN for x in args)
+    return any(type(x) not in _PLAIN and isinstance(x, torch.Tensor) for x in args)
 
 
 def _on_the_device_of_its_tensors(function):
@@ -224,7 +224,7 @@ def _differentiate(
     delta = torch.empty_like(lse)
     block_d, block_dv = _padded(q), _padded(v)
 
-    dq = dq if wanted[0] else q.new_empty(q.shape)
+    dq = dq if wanted[0] else _like(q)
 
     def launch(block_m, block_n, warps, stages):
         _launch(
@@ -259,8 +259,8 @@ def _differentiate(
     _run(shapes, "backward_dq", launch, q, v)
 
     if wanted[1] or wanted[2]:
-        dk = dk if wanted[1] else k.new_empty(k.shape)
-        dv = dv if wanted[2] else v.new_empty(v.shape)
+        dk = dk if wanted[1] else _like(k)
+        dv = dv if wanted[2] else _like(v)
 
         def launch(block_m, block_n, warps, stages):
             _launch(
@@ -302,7 +302,7 @@ def _differentiate(
 
 
 def _gradients(wanted, *tensors):
-    return [x.new_empty(x.shape) if want else tensors[0].new_empty(0) for want, x in zip(wanted, tensors)]
+    return [_like(x) if want else tensors[0].new_empty(0) for want, x in zip(wanted, tensors)]
 
 
 @_differentiate.register_fake
@@ -515,8 +515,14 @@ def _is_readable(x):
 
 def _rows(x):
     """An empty tensor of x's shape whose rows begin on 16-byte boundaries."""
+    *sizes, width = x.shape
     step = 16 // x.element_size()
-    return x.new_empty(*x.shape[:-1], _cdiv(x.shape[-1], step) * step)[..., : x.shape[-1]]
+    return _like(x) if width % step == 0 else x.new_empty(*sizes, _cdiv(width, step) * step)[..., :width]
+
+
+def _like(x):
+    """An empty tensor of x's shape; in half the time that new_empty takes for one."""
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
 def _loaded_by(x, rows, columns=None):

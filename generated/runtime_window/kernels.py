@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1ebfb5de28915235
-#   text hash     fe781327d6efcc10
+#   content hash  b3511264ed9554e0
+#   text hash     de79cdecf3d8ccdd
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernels: Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1ebfb5de28915235
-#   text hash     410a7a2ec7de1246
+#   content hash  b3511264ed9554e0
+#   text hash     b1cef8a16fa5aa96
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

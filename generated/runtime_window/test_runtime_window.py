@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1ebfb5de28915235
-#   text hash     7d6a52b1f890ca06
+#   content hash  b3511264ed9554e0
+#   text hash     99245ae5778eaa14
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a27b4cfcc8e211d8
-#   text hash     7f9015495149996a
+#   content hash  862b9656a8d3beb5
+#   text hash     8cf376f31dd2fcfa
 #   render with   attnforge render specs/shaw.yaml
 """The kernels: Attention in which each query gives each distance up to 16 a score of its own.
 

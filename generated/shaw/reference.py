@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a27b4cfcc8e211d8
-#   text hash     9769cc1c1a527836
+#   content hash  862b9656a8d3beb5
+#   text hash     c2bb5b3dcf01d0e6
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

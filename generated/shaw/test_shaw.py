@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a27b4cfcc8e211d8
-#   text hash     d12c2503838942d9
+#   content hash  862b9656a8d3beb5
+#   text hash     6423dcd346be59ad
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

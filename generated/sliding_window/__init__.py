@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  facbd76709717d22
-#   text hash     b88c58a754a39d55
+#   content hash  9b909670e9bc7a2d
+#   text hash     9bb06cbc23cf8d79
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  facbd76709717d22
-#   text hash     640db18216e4d974
+#   content hash  9b909670e9bc7a2d
+#   text hash     10096eb7c0a5af7a
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9650830dcbe0b8c7
-#   text hash     792f934bb0b656eb
+#   content hash  ceaa765a88849728
+#   text hash     97072019c7c34707
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9650830dcbe0b8c7
-#   text hash     9905d5852e221aa5
+#   content hash  ceaa765a88849728
+#   text hash     42b1b9f668c71d83
 #   render with   attnforge render specs/softcap.yaml
 """The kernels: Causal attention with scores capped smoothly at 30.
 
@@ -34,8 +34,8 @@ def tanh(x):
     # a reciprocal by its root takes a third of a division's instructions
     root = tl.rsqrt(tl.exp2(size * 2.88539008) + 1)
     far = 1 - 2 * (root * root)
-    sign = x.to(tl.int32, bitcast=True) & -0x80000000
-    return (tl.where(size < 0.625, near, far).to(tl.int32, bitcast=True) | sign).to(tl.float32, bitcast=True)
+    minus = x.to(tl.int32, bitcast=True) & -0x80000000
+    return (tl.where(size < 0.625, near, far).to(tl.int32, bitcast=True) | minus).to(tl.float32, bitcast=True)
 
 
 @triton.jit

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9650830dcbe0b8c7
-#   text hash     3436050876fe97b3
+#   content hash  ceaa765a88849728
+#   text hash     00a0cf98688fc7b4
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9650830dcbe0b8c7
-#   text hash     2cb092b994597ba3
+#   content hash  ceaa765a88849728
+#   text hash     71558cd733625c68
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

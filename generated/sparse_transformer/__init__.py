@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  b5f3f12d0829de30
-#   text hash     ffdf94c0d42b4bee
+#   content hash  c51608343a266675
+#   text hash     c9fc68ebdd3d1405
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  b5f3f12d0829de30
-#   text hash     96be5883920b1b2e
+#   content hash  c51608343a266675
+#   text hash     7462feff283ddab3
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernels: Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  b5f3f12d0829de30
-#   text hash     b3afc17567cf8df0
+#   content hash  c51608343a266675
+#   text hash     238b9f28c8fe35c6
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ca695dd6d14135f5
-#   text hash     7f86d2add7112782
+#   content hash  084669561e32893f
+#   text hash     6b0b038b4abbc29b
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

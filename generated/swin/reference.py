@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1ba8f40d30e50316
-#   text hash     3e7228fc454f2818
+#   content hash  1d3b68c2d90d71db
+#   text hash     6489b6250833b60d
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1ba8f40d30e50316
-#   text hash     3ba93be1d1e053a9
+#   content hash  1d3b68c2d90d71db
+#   text hash     d0def5aeb757f1a8
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

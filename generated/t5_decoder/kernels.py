@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  43d1088a58ca7240
-#   text hash     f0e0410b4e8771d8
+#   content hash  927f66ef65f1ad5f
+#   text hash     3718f02206118ea4
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernels: Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  43d1088a58ca7240
-#   text hash     b2db9d6bcbf44a9e
+#   content hash  927f66ef65f1ad5f
+#   text hash     b7113198dae03982
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

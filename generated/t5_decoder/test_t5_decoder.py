@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  43d1088a58ca7240
-#   text hash     ea90f889504de985
+#   content hash  927f66ef65f1ad5f
+#   text hash     4dec733c3377e57a
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

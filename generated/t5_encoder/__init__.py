@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7136225fc6f0a52e
-#   text hash     b57b006e7ba4771e
+#   content hash  1465b59ef31a77fb
+#   text hash     e857b3e5f5aa83f3
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

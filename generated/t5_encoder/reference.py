@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7136225fc6f0a52e
-#   text hash     51562825c32e91f5
+#   content hash  1465b59ef31a77fb
+#   text hash     c89cbd57a9bda6c5
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

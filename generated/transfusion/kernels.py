@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  db43338ade70852f
-#   text hash     ac2871424eefe0a7
+#   content hash  7e0b048a3941502b
+#   text hash     30e8ac6eb3492997
 #   render with   attnforge render specs/transfusion.yaml
 """The kernels: Causal attention in which the patches of one image see each other.
 

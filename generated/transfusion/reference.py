@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  db43338ade70852f
-#   text hash     f9545209abf13182
+#   content hash  7e0b048a3941502b
+#   text hash     f9c668298accf307
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

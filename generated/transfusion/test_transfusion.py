@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  db43338ade70852f
-#   text hash     3d51e09bc756445c
+#   content hash  7e0b048a3941502b
+#   text hash     8287b7e8ff0468bd
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

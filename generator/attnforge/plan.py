@@ -262,7 +262,7 @@ class Plan:
         places = {s: 3 + i for i, r in enumerate(self.learned) for s in r.sums}
         idle = [s for r in self.learned for s in r.idle]
         wanted = [*made, *dict.fromkeys(places[s] for s in view.learned)]
-        lines = [f"{grad} = {grad} if wanted[{i}] else {x}.new_empty({x}.shape)" for i, (grad, x) in made.items()]
+        lines = [f"{grad} = {grad} if wanted[{i}] else _like({x})" for i, (grad, x) in made.items()]
         partial: list[tuple[str, str]] = []
         for s in view.learned:
             form, tie = s.leaf.form, s.leaf.tie

@@ -85,6 +85,7 @@ def test_heads_come_in_groups_that_the_cache_has_room_for(
         (torch.zeros(2, 3, 12)[..., :8], True),
         (torch.zeros(2, 1, 8).expand(2, 3, 8), True),
         (torch.zeros(1, 1, 7), True),
+        (torch.zeros(2, 4, 1), False),  # one for all
         (torch.zeros(2, 3, 8, dtype=torch.bfloat16), True),
         (torch.zeros(2, 3, 7), False),
         (torch.zeros(2, 3, 12, dtype=torch.bfloat16), False),

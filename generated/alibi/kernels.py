@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a829c72ece9ac209
-#   text hash     f4a08211877eb91f
+#   content hash  af17ec290a72fcc5
+#   text hash     2ed6fba79221ba21
 #   render with   attnforge render specs/alibi.yaml
 """The kernels: Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a829c72ece9ac209
-#   text hash     fab067b42a24fc21
+#   content hash  af17ec290a72fcc5
+#   text hash     9b9e7ba1f1158373
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a829c72ece9ac209
-#   text hash     32dc79f9956d5a84
+#   content hash  af17ec290a72fcc5
+#   text hash     f9e3d4cacc12ed8c
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

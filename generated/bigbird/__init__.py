@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  772527b60ab42af9
-#   text hash     a0548868be60f3c5
+#   content hash  2f9e98948386b3eb
+#   text hash     c4be6d1a13739c66
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

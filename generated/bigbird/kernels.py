@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  772527b60ab42af9
-#   text hash     f49c8c36a9301f1d
+#   content hash  2f9e98948386b3eb
+#   text hash     deb007e2217aa2a4
 #   render with   attnforge render specs/bigbird.yaml
 """The kernels: A window of three blocks, two global blocks, and random blocks that a mask gives.
 

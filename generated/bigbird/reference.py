@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  772527b60ab42af9
-#   text hash     1d9fd4d6a552ce86
+#   content hash  2f9e98948386b3eb
+#   text hash     c45b559d7f557397
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

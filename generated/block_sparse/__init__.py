@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c13b784d0fec8db2
-#   text hash     cb8577684300016b
+#   content hash  038d213636126c67
+#   text hash     9dcd62d2e35819b4
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c13b784d0fec8db2
-#   text hash     de4a928ce15d9947
+#   content hash  038d213636126c67
+#   text hash     3dffd4038bc045c4
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -480,7 +480,8 @@ def _loaded_by(x, rows, columns=None):
 
 def _values(x, rows):
     """What kernels load values of rows by: a descriptor of all that lies in memory from first to last, or the tensor."""
-    if rows is None:
+    if rows is None or x.shape[-1] == 1:
+        # one value may stand for all
         return x
     span = 1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride()))
     step = 16 // x.element_size()

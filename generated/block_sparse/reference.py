@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c13b784d0fec8db2
-#   text hash     b59cf43c571a70aa
+#   content hash  038d213636126c67
+#   text hash     fdd697f996f4132f
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

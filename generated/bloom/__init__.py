@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  dffd10942956f814
-#   text hash     293c01b50e9a0c5f
+#   content hash  f32aa1eb223c9ec7
+#   text hash     75854e5da6560004
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

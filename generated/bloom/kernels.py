@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  dffd10942956f814
-#   text hash     69b78a60e592a3a3
+#   content hash  f32aa1eb223c9ec7
+#   text hash     614b704283fb4022
 #   render with   attnforge render specs/bloom.yaml
 """The kernels: Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  dffd10942956f814
-#   text hash     401f2f903ef5aacb
+#   content hash  f32aa1eb223c9ec7
+#   text hash     4440986c70221c08
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  dffd10942956f814
-#   text hash     adeec4344233c64c
+#   content hash  f32aa1eb223c9ec7
+#   text hash     c008851de1596dd2
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

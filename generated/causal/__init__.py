@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b913c2be70bce990
-#   text hash     0b993e90661d76f3
+#   content hash  5354d51b5e002fee
+#   text hash     0e58156ae6b81ad5
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b913c2be70bce990
-#   text hash     2bc0389221da2e2a
+#   content hash  5354d51b5e002fee
+#   text hash     ce57192871730178
 #   render with   attnforge render specs/causal.yaml
 """The kernels: Causal attention with grouped heads.
 

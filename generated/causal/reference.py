@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b913c2be70bce990
-#   text hash     9f640414c335a3f7
+#   content hash  5354d51b5e002fee
+#   text hash     752c27cc53fc2af8
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

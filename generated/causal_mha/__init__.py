@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  429982d7aecf1d5c
-#   text hash     d90bfa0b3716ab29
+#   content hash  8f36c039b597f386
+#   text hash     5a0d04510052dd64
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

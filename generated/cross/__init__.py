@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a6108885da407748
-#   text hash     7f4eebdbe4177520
+#   content hash  0920dc90c73f6f34
+#   text hash     b00498817815e294
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a6108885da407748
-#   text hash     3658294bcc170263
+#   content hash  0920dc90c73f6f34
+#   text hash     987d35ae8dd35d94
 #   render with   attnforge render specs/cross.yaml
 """The kernels: Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a6108885da407748
-#   text hash     98ceff280bd7db4e
+#   content hash  0920dc90c73f6f34
+#   text hash     a075f5f7692101c0
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a6108885da407748
-#   text hash     68f89cd30dd8bd63
+#   content hash  0920dc90c73f6f34
+#   text hash     6c8dafda0bea8f71
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  5fe57f8c050bc0d5
-#   text hash     7ac8a31e4a664a97
+#   content hash  187b83b92cbc9167
+#   text hash     78719697d645be7a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernels: Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

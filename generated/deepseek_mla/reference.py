@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  5fe57f8c050bc0d5
-#   text hash     443f73fe56ed29e5
+#   content hash  187b83b92cbc9167
+#   text hash     5d9bf58f4f7f3590
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f4f9a19a03a9bccd
-#   text hash     dcbc9b7e1c6b8f27
+#   content hash  69df062ac8a3e08a
+#   text hash     8b767f0eadeb7859
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f4f9a19a03a9bccd
-#   text hash     9624da0cb4e20cd9
+#   content hash  69df062ac8a3e08a
+#   text hash     793edbac1c06ca65
 #   render with   attnforge render specs/differential.yaml
 """The kernels: One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f4f9a19a03a9bccd
-#   text hash     e934b3dedc187aa9
+#   content hash  69df062ac8a3e08a
+#   text hash     7396286f3ca2be9c
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

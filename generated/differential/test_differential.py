@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f4f9a19a03a9bccd
-#   text hash     d38c4e6a4c78c68e
+#   content hash  69df062ac8a3e08a
+#   text hash     02f1bbfcceb58518
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

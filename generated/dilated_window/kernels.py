@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ba63683795d86f08
-#   text hash     c0e5c1cb1014232e
+#   content hash  748cf1d374175f66
+#   text hash     0f6498817777e16b
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernels: Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  79df8572f99b3b58
-#   text hash     41dfaab57e153273
+#   content hash  f6565462e38e4893
+#   text hash     a4d7d07c26ea0f27
 #   render with   attnforge render specs/flash1.yaml
 """Launches the kernels as operators that PyTorch can compile."""
 

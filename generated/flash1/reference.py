@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  79df8572f99b3b58
-#   text hash     63b54e9bd137c90b
+#   content hash  f6565462e38e4893
+#   text hash     4a721117ac5dead3
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

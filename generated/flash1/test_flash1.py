@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  79df8572f99b3b58
-#   text hash     43827ca65b99b7c9
+#   content hash  f6565462e38e4893
+#   text hash     cb4691585c3aaa5e
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

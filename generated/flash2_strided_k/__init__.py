@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  4c44a54a0475ea40
-#   text hash     e792c502e549e1bb
+#   content hash  ebec657801fe898f
+#   text hash     7a6577c1e4f5ab99
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

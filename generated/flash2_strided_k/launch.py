@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  4c44a54a0475ea40
-#   text hash     d326520141e49898
+#   content hash  ebec657801fe898f
+#   text hash     5f81613c9baece9c
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Launches the kernels as operators that PyTorch can compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  4c44a54a0475ea40
-#   text hash     d90b9f01374620d1
+#   content hash  ebec657801fe898f
+#   text hash     c42004fcca365ef0
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  4c44a54a0475ea40
-#   text hash     8a30269b1f1dd970
+#   content hash  ebec657801fe898f
+#   text hash     1a4b292fcbaade4f
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

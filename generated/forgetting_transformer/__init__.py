@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  8c655a7b0c2cdbe9
-#   text hash     6db3162344458b15
+#   content hash  4abd979caff4dc74
+#   text hash     662cbaddf6a1594b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

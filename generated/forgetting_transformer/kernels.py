@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  8c655a7b0c2cdbe9
-#   text hash     9d075e6519e92014
+#   content hash  4abd979caff4dc74
+#   text hash     3598ce97f8873572
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The kernels: Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  8c655a7b0c2cdbe9
-#   text hash     179ae7d8d44a8229
+#   content hash  4abd979caff4dc74
+#   text hash     dd24fabcc72c59d4
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

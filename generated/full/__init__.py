@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f6c650868b243db3
-#   text hash     2ef40a496b6904b7
+#   content hash  ef18e5ea5f155884
+#   text hash     26f6489f1920833a
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f6c650868b243db3
-#   text hash     b97a11c213756bd6
+#   content hash  ef18e5ea5f155884
+#   text hash     df97adbf71fc1bc3
 #   render with   attnforge render specs/full.yaml
 """The kernels: Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f6c650868b243db3
-#   text hash     ce8749c20be8ffa4
+#   content hash  ef18e5ea5f155884
+#   text hash     8390d92be2669014
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a9f2ba352a7157d8
-#   text hash     e19112ab83607672
+#   content hash  ba989df14acc9167
+#   text hash     9a0dd55e8aab9f89
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

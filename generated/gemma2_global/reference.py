@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a9f2ba352a7157d8
-#   text hash     ea326d64bf0c2066
+#   content hash  ba989df14acc9167
+#   text hash     b216b5d69448a13c
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

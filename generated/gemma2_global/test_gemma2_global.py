@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a9f2ba352a7157d8
-#   text hash     f6cf7cf1b97aef4c
+#   content hash  ba989df14acc9167
+#   text hash     6401bf871fbc5d33
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  be32a3fa7f50996a
-#   text hash     a42e94fb0d1100e8
+#   content hash  fe6bd6b1febfc11d
+#   text hash     161e45f5aa8a70ed
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernels: The local layers of Gemma 2, with a window and capped scores.
 

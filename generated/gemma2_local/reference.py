@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  be32a3fa7f50996a
-#   text hash     f18c672a2b403f1a
+#   content hash  fe6bd6b1febfc11d
+#   text hash     229fde3323f15d3c
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

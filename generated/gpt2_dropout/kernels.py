@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  fe6aafc2c4f25325
-#   text hash     fa7e36059d680892
+#   content hash  7da59837de01fd84
+#   text hash     39c68ec469925fc1
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernels: Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  fe6aafc2c4f25325
-#   text hash     d11dd4a9ddc3be66
+#   content hash  7da59837de01fd84
+#   text hash     91a7b55670910f5e
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  fe6aafc2c4f25325
-#   text hash     bb404d5b0d526b28
+#   content hash  7da59837de01fd84
+#   text hash     3130b4f15036ce62
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

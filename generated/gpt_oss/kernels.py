@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5a3515388a09858c
-#   text hash     16ca284d663bb62c
+#   content hash  0d617def1f9c35d9
+#   text hash     ff544d1d20d7d055
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernels: The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5a3515388a09858c
-#   text hash     1531eb000a4d4194
+#   content hash  0d617def1f9c35d9
+#   text hash     c7722fe64bd774a7
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

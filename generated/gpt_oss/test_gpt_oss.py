@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5a3515388a09858c
-#   text hash     58f12e7ee37332ae
+#   content hash  0d617def1f9c35d9
+#   text hash     2ac762cdc3a64e5d
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

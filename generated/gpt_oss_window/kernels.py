@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ad533fe7172a30a7
-#   text hash     3ad299354d62e1f7
+#   content hash  0c76ea9d7d4be0fd
+#   text hash     bb5bf7ff6f45a704
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernels: The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ad533fe7172a30a7
-#   text hash     c8ec56ffd35aef68
+#   content hash  0c76ea9d7d4be0fd
+#   text hash     967b14de94cf584b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  468171609d086244
-#   text hash     4b8b249aca97751e
+#   content hash  e71b21f3be3e9f1d
+#   text hash     c25172db1689d148
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  468171609d086244
-#   text hash     64c4b7e7568e5190
+#   content hash  e71b21f3be3e9f1d
+#   text hash     9ad1861a51886071
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -51,8 +51,6 @@ def attention(
     # not sooner: once imported, triton no longer heeds TRITON_INTERPRET
     from . import launch
 
-    if launch.INTERPRETED and q.dtype == torch.bfloat16:
-        raise TypeError("q: expected float16 or float32, got bfloat16, which Triton's interpreter cannot multiply")
     out, lse = launch.attend(q, k, v, decay, width, scale)
     return (out, launch.natural(lse)) if return_lse else out
 
@@ -77,6 +75,8 @@ def _check_operands(q, k, v):
         if not 1 <= shape[-1] <= 256:
             raise ValueError(f"{name}: expected a head size from 1 to 256, got {shape[-1]}")
     dtype, device = q.dtype, q.device
+    if dtype == torch.bfloat16 and os.environ.get("TRITON_INTERPRET") == "1":
+        raise TypeError("q: expected float16 or float32, got bfloat16, which Triton's interpreter cannot multiply")
     for name, x in (("k", k), ("v", v)):
         if x.dtype != dtype:
             raise TypeError(f"{name}: expected {_plain(dtype)} as q has, got {_plain(x.dtype)}")

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  468171609d086244
-#   text hash     bcfeac792735e27a
+#   content hash  e71b21f3be3e9f1d
+#   text hash     a9ed3034b1e29bf6
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

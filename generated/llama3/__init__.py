@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  314a66a581a031fc
-#   text hash     1824b8f10916d26b
+#   content hash  40aa4b924f4852c0
+#   text hash     3999c038dc0c5784
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  314a66a581a031fc
-#   text hash     89bd6b8b6063b0fe
+#   content hash  40aa4b924f4852c0
+#   text hash     f23c7dbd93d42b07
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

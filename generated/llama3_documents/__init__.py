@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b8dba23626f2b466
-#   text hash     f36bf33a356bea40
+#   content hash  8e0bd620048ce2c5
+#   text hash     eb10e377b000fec6
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b8dba23626f2b466
-#   text hash     9e2ab71e65617e6c
+#   content hash  8e0bd620048ce2c5
+#   text hash     dc07caa2ab9d39cf
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernels: Llama 3 on documents packed into one row, none of which sees another.
 

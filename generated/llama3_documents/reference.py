@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b8dba23626f2b466
-#   text hash     215af96fed92e3f8
+#   content hash  8e0bd620048ce2c5
+#   text hash     e4141ff0b3133a94
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  2243f4c744a72921
-#   text hash     bfb3cbcf001160dc
+#   content hash  d6dc7cb4301538ce
+#   text hash     fafdf4a9fe531e49
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  2243f4c744a72921
-#   text hash     0b61c69e3b6f224f
+#   content hash  d6dc7cb4301538ce
+#   text hash     7be68d52226bdc19
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernels: Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

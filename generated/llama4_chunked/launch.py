@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  2243f4c744a72921
-#   text hash     e0e07fdd602e37d5
+#   content hash  d6dc7cb4301538ce
+#   text hash     77bc5ec527b70d79
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -532,7 +532,8 @@ def _loaded_by(x, rows, columns=None):
 
 def _values(x, rows):
     """What kernels load values of rows by: a descriptor of all that lies in memory from first to last, or the tensor."""
-    if rows is None:
+    if rows is None or x.shape[-1] == 1:
+        # one value may stand for all
         return x
     span = 1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride()))
     step = 16 // x.element_size()

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  2243f4c744a72921
-#   text hash     74cc1a07559e9d6c
+#   content hash  d6dc7cb4301538ce
+#   text hash     d37e0e810ecd3abf
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  93e60a57df354cac
-#   text hash     812b8288a8b8a065
+#   content hash  8ab2a40e4a9c8029
+#   text hash     6ed87051e6166542
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

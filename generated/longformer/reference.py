@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  93e60a57df354cac
-#   text hash     ddfebad8fe92ab01
+#   content hash  8ab2a40e4a9c8029
+#   text hash     bb5124304c791af7
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  93e60a57df354cac
-#   text hash     fcf16fbe30f8cb47
+#   content hash  8ab2a40e4a9c8029
+#   text hash     fce99d2d95b77563
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9885206b9679b06e
-#   text hash     3615cbaec661a859
+#   content hash  8b6acb8a5ea1662f
+#   text hash     cc506cc9af62e380
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9885206b9679b06e
-#   text hash     451493d939f4723e
+#   content hash  8b6acb8a5ea1662f
+#   text hash     ff3beeee765fa6e0
 #   render with   attnforge render specs/mistral.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -532,7 +532,8 @@ def _loaded_by(x, rows, columns=None):
 
 def _values(x, rows):
     """What kernels load values of rows by: a descriptor of all that lies in memory from first to last, or the tensor."""
-    if rows is None:
+    if rows is None or x.shape[-1] == 1:
+        # one value may stand for all
         return x
     span = 1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride()))
     step = 16 // x.element_size()

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9885206b9679b06e
-#   text hash     becea9c580900b66
+#   content hash  8b6acb8a5ea1662f
+#   text hash     e87c6c4629f4e372
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9885206b9679b06e
-#   text hash     7f6a6fec444aaea2
+#   content hash  8b6acb8a5ea1662f
+#   text hash     4ae9ef3aab49b5aa
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1794f523855988f2
-#   text hash     d1197d5c7cef3fdb
+#   content hash  26865971e215c299
+#   text hash     71f04d070b13da74
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

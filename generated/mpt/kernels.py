@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1794f523855988f2
-#   text hash     478164ebfc88a24e
+#   content hash  26865971e215c299
+#   text hash     eb11f7f9642d758f
 #   render with   attnforge render specs/mpt.yaml
 """The kernels: Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1794f523855988f2
-#   text hash     b04737be86baf989
+#   content hash  26865971e215c299
+#   text hash     7e6fc7c21056b097
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1794f523855988f2
-#   text hash     26f4a7cd0b0a1634
+#   content hash  26865971e215c299
+#   text hash     3776c753ce9d4c60
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

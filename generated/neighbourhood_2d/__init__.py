@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  d891fb08d38850f1
-#   text hash     222cbf33fde60ac8
+#   content hash  567576261331f019
+#   text hash     8ef84a443d50fad4
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see those at most 3 rows and columns away.
 

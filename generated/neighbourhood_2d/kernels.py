@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  d891fb08d38850f1
-#   text hash     ead4ba0a31e28bd2
+#   content hash  567576261331f019
+#   text hash     19629e204b4e8ee5
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernels: Cells of an image of 32 columns see those at most 3 rows and columns away.
 

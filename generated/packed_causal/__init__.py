@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  201440b1b4a98da9
-#   text hash     fe45af6d01ca9262
+#   content hash  ece151cbf50dcae2
+#   text hash     6f8cc0201ed6ea5f
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

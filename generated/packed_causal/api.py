@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  201440b1b4a98da9
-#   text hash     3fbd7a6c5f763c17
+#   content hash  ece151cbf50dcae2
+#   text hash     54a4c7f6e47dc375
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -51,7 +51,7 @@ def attention(
         _check_cuts("cu_seqlens", cu_seqlens, "max_seqlen", max_seqlen, q)
         if q.shape[0] != k.shape[0]:
             raise ValueError(f"k: expected the {q.shape[0]} tokens of q, as cu_seqlens cuts both, got {k.shape[0]}")
-        cu_seqlens_q = cu_seqlens_k = cu_seqlens
+        cu_seqlens_q = cu_seqlens_k = cu_seqlens.contiguous()
         max_seqlen_q = max_seqlen_k = max_seqlen
     else:
         _check_cuts("cu_seqlens_q", cu_seqlens_q, "max_seqlen_q", max_seqlen_q, q)
@@ -60,6 +60,7 @@ def attention(
             raise ValueError(
                 f"cu_seqlens_k: expected shape {tuple(cu_seqlens_q.shape)}, got {tuple(cu_seqlens_k.shape)}"
             )
+        cu_seqlens_q, cu_seqlens_k = cu_seqlens_q.contiguous(), cu_seqlens_k.contiguous()
     if scale is None:
         scale = 1 / math.sqrt(q.shape[-1])
     else:
@@ -69,8 +70,6 @@ def attention(
     # not sooner: once imported, triton no longer heeds TRITON_INTERPRET
     from . import launch
 
-    if launch.INTERPRETED and q.dtype == torch.bfloat16:
-        raise TypeError("q: expected float16 or float32, got bfloat16, which Triton's interpreter cannot multiply")
     out, lse = launch.attend(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, scale)
     return (out, launch.natural(lse)) if return_lse else out
 
@@ -95,6 +94,8 @@ def _check_operands(q, k, v):
         if not 1 <= shape[-1] <= 256:
             raise ValueError(f"{name}: expected a head size from 1 to 256, got {shape[-1]}")
     dtype, device = q.dtype, q.device
+    if dtype == torch.bfloat16 and os.environ.get("TRITON_INTERPRET") == "1":
+        raise TypeError("q: expected float16 or float32, got bfloat16, which Triton's interpreter cannot multiply")
     for name, x in (("k", k), ("v", v)):
         if x.dtype != dtype:
             raise TypeError(f"{name}: expected {_plain(dtype)} as q has, got {_plain(x.dtype)}")

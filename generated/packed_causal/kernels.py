@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  201440b1b4a98da9
-#   text hash     a1ed326cbd05e96d
+#   content hash  ece151cbf50dcae2
+#   text hash     5d12d4d2f5e5304c
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernels: Causal attention for sequences packed into one tensor.
 

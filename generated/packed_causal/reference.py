@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  201440b1b4a98da9
-#   text hash     f1a553343a63dbd6
+#   content hash  ece151cbf50dcae2
+#   text hash     df6e84c81ff0bea1
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  201440b1b4a98da9
-#   text hash     57657b8b79f57966
+#   content hash  ece151cbf50dcae2
+#   text hash     7bd9bf45e002f494
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -72,7 +72,8 @@ def make_inputs(case, seed=0):
     q, k, v = (laid_out(x.to(case.dtype), case.layout) for x in (q, k, v))
     inputs = {"q": q, "k": k, "v": v}
     for name, lens in (("q", case.q_lens), ("k", case.k_lens)):
-        inputs["cu_seqlens_" + name] = torch.tensor((0, *itertools.accumulate(lens)), dtype=torch.int32, device=DEVICE)
+        cuts = torch.tensor((0, *itertools.accumulate(lens)), dtype=torch.int32, device=DEVICE)
+        inputs["cu_seqlens_" + name] = cuts.repeat_interleave(2)[::2] if case.layout == "sliced" else cuts
         inputs["max_seqlen_" + name] = max(lens)
     return inputs
 

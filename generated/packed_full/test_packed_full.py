@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2f4935020f7042f0
-#   text hash     e922e2970da51c7f
+#   content hash  9ef3852bc42e18fe
+#   text hash     3b336aa84ef6998a
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -72,7 +72,8 @@ def make_inputs(case, seed=0):
     q, k, v = (laid_out(x.to(case.dtype), case.layout) for x in (q, k, v))
     inputs = {"q": q, "k": k, "v": v}
     for name, lens in (("q", case.q_lens), ("k", case.k_lens)):
-        inputs["cu_seqlens_" + name] = torch.tensor((0, *itertools.accumulate(lens)), dtype=torch.int32, device=DEVICE)
+        cuts = torch.tensor((0, *itertools.accumulate(lens)), dtype=torch.int32, device=DEVICE)
+        inputs["cu_seqlens_" + name] = cuts.repeat_interleave(2)[::2] if case.layout == "sliced" else cuts
         inputs["max_seqlen_" + name] = max(lens)
     return inputs
 

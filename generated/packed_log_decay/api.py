@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  fe3c7f5861450762
-#   text hash     e1ebc54fba3c95ad
+#   content hash  d50473efad185785
+#   text hash     34105bb18f96b5f3
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -53,7 +53,7 @@ def attention(
         _check_cuts("cu_seqlens", cu_seqlens, "max_seqlen", max_seqlen, q)
         if q.shape[0] != k.shape[0]:
             raise ValueError(f"k: expected the {q.shape[0]} tokens of q, as cu_seqlens cuts both, got {k.shape[0]}")
-        cu_seqlens_q = cu_seqlens_k = cu_seqlens
+        cu_seqlens_q = cu_seqlens_k = cu_seqlens.contiguous()
         max_seqlen_q = max_seqlen_k = max_seqlen
     else:
         _check_cuts("cu_seqlens_q", cu_seqlens_q, "max_seqlen_q", max_seqlen_q, q)
@@ -62,6 +62,7 @@ def attention(
             raise ValueError(
                 f"cu_seqlens_k: expected shape {tuple(cu_seqlens_q.shape)}, got {tuple(cu_seqlens_k.shape)}"
             )
+        cu_seqlens_q, cu_seqlens_k = cu_seqlens_q.contiguous(), cu_seqlens_k.contiguous()
     Nq = q.shape[0]
     Nk = k.shape[0]
     Hq = q.shape[-2]
@@ -77,8 +78,6 @@ def attention(
     # not sooner: once imported, triton no longer heeds TRITON_INTERPRET
     from . import launch
 
-    if launch.INTERPRETED and q.dtype == torch.bfloat16:
-        raise TypeError("q: expected float16 or float32, got bfloat16, which Triton's interpreter cannot multiply")
     out, lse = launch.attend(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, log_decay, scale)
     return (out, launch.natural(lse)) if return_lse else out
 
@@ -103,6 +102,8 @@ def _check_operands(q, k, v):
         if not 1 <= shape[-1] <= 256:
             raise ValueError(f"{name}: expected a head size from 1 to 256, got {shape[-1]}")
     dtype, device = q.dtype, q.device
+    if dtype == torch.bfloat16 and os.environ.get("TRITON_INTERPRET") == "1":
+        raise TypeError("q: expected float16 or float32, got bfloat16, which Triton's interpreter cannot multiply")
     for name, x in (("k", k), ("v", v)):
         if x.dtype != dtype:
             raise TypeError(f"{name}: expected {_plain(dtype)} as q has, got {_plain(x.dtype)}")

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  fe3c7f5861450762
-#   text hash     ad9992c933aaee91
+#   content hash  d50473efad185785
+#   text hash     8cf0967ce199230b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -310,7 +310,7 @@ def _differentiate(
     if wanted[1] or wanted[2] or wanted[3]:
         dk = dk if wanted[1] else _like(k)
         dv = dv if wanted[2] else _like(v)
-        log_decay_k_sum = lse.new_empty(q.shape[1], log_decay.shape[-1]) if wanted[3] else None
+        log_decay_k_sum = lse.new_zeros(q.shape[1], log_decay.shape[-1]) if wanted[3] else None
 
         def launch(block_m, block_n, warps, stages):
             _launch(
@@ -595,7 +595,8 @@ def _loaded_by(x, rows, columns=None):
 
 def _values(x, rows):
     """What kernels load values of rows by: a descriptor of all that lies in memory from first to last, or the tensor."""
-    if rows is None:
+    if rows is None or x.shape[-1] == 1:
+        # one value may stand for all
         return x
     span = 1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride()))
     step = 16 // x.element_size()

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  fe3c7f5861450762
-#   text hash     1f5da5d03ae8bf35
+#   content hash  d50473efad185785
+#   text hash     7d92cf7d69296691
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

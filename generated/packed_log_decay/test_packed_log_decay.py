@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  fe3c7f5861450762
-#   text hash     b8a90cfc0b31722f
+#   content hash  d50473efad185785
+#   text hash     26d4e5dc069b185e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -75,7 +75,8 @@ def make_inputs(case, seed=0):
     q, k, v = (laid_out(x.to(case.dtype), case.layout) for x in (q, k, v))
     inputs = {"q": q, "k": k, "v": v}
     for name, lens in (("q", case.q_lens), ("k", case.k_lens)):
-        inputs["cu_seqlens_" + name] = torch.tensor((0, *itertools.accumulate(lens)), dtype=torch.int32, device=DEVICE)
+        cuts = torch.tensor((0, *itertools.accumulate(lens)), dtype=torch.int32, device=DEVICE)
+        inputs["cu_seqlens_" + name] = cuts.repeat_interleave(2)[::2] if case.layout == "sliced" else cuts
         inputs["max_seqlen_" + name] = max(lens)
     inputs["log_decay"] = make.decays((Nk, Hq))
     return inputs

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  bacaa58528b58820
-#   text hash     3f2bbd52abb359d6
+#   content hash  5f5785a220e20a80
+#   text hash     ea436f606986c7b9
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  bacaa58528b58820
-#   text hash     7e6be233fc69c284
+#   content hash  5f5785a220e20a80
+#   text hash     8e1bc46a8cb4c951
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -58,7 +58,7 @@ def attention(
         _check_cuts("cu_seqlens", cu_seqlens, "max_seqlen", max_seqlen, q)
         if q.shape[0] != k.shape[0]:
             raise ValueError(f"k: expected the {q.shape[0]} tokens of q, as cu_seqlens cuts both, got {k.shape[0]}")
-        cu_seqlens_q = cu_seqlens_k = cu_seqlens
+        cu_seqlens_q = cu_seqlens_k = cu_seqlens.contiguous()
         max_seqlen_q = max_seqlen_k = max_seqlen
     else:
         _check_cuts("cu_seqlens_q", cu_seqlens_q, "max_seqlen_q", max_seqlen_q, q)
@@ -67,6 +67,7 @@ def attention(
             raise ValueError(
                 f"cu_seqlens_k: expected shape {tuple(cu_seqlens_q.shape)}, got {tuple(cu_seqlens_k.shape)}"
             )
+        cu_seqlens_q, cu_seqlens_k = cu_seqlens_q.contiguous(), cu_seqlens_k.contiguous()
     Nk = k.shape[0]
     if q.shape[-1] % 2:
         raise ValueError(f"q: expected an even head size, as its components turn in pairs, got {q.shape[-1]}")
@@ -87,8 +88,6 @@ def attention(
     # not sooner: once imported, triton no longer heeds TRITON_INTERPRET
     from . import launch
 
-    if launch.INTERPRETED and q.dtype == torch.bfloat16:
-        raise TypeError("q: expected float16 or float32, got bfloat16, which Triton's interpreter cannot multiply")
     out, lse = launch.attend(
         q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, cos, sin, positions, scale
     )
@@ -115,6 +114,8 @@ def _check_operands(q, k, v):
         if not 1 <= shape[-1] <= 256:
             raise ValueError(f"{name}: expected a head size from 1 to 256, got {shape[-1]}")
     dtype, device = q.dtype, q.device
+    if dtype == torch.bfloat16 and os.environ.get("TRITON_INTERPRET") == "1":
+        raise TypeError("q: expected float16 or float32, got bfloat16, which Triton's interpreter cannot multiply")
     for name, x in (("k", k), ("v", v)):
         if x.dtype != dtype:
             raise TypeError(f"{name}: expected {_plain(dtype)} as q has, got {_plain(x.dtype)}")

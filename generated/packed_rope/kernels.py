@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  bacaa58528b58820
-#   text hash     7c317fa2d739c6f6
+#   content hash  5f5785a220e20a80
+#   text hash     adf7d8db80876db0
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernels: Causal attention with rotary embedding for sequences packed into one tensor.
 

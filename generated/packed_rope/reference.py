@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  bacaa58528b58820
-#   text hash     4f1dff4911674fd0
+#   content hash  5f5785a220e20a80
+#   text hash     a2a4e0002df02ed2
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

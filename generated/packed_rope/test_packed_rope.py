@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  bacaa58528b58820
-#   text hash     d87dd81d63d02733
+#   content hash  5f5785a220e20a80
+#   text hash     b67cf29ae3abd50a
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -76,7 +76,8 @@ def make_inputs(case, seed=0):
     q, k, v = (laid_out(x.to(case.dtype), case.layout) for x in (q, k, v))
     inputs = {"q": q, "k": k, "v": v}
     for name, lens in (("q", case.q_lens), ("k", case.k_lens)):
-        inputs["cu_seqlens_" + name] = torch.tensor((0, *itertools.accumulate(lens)), dtype=torch.int32, device=DEVICE)
+        cuts = torch.tensor((0, *itertools.accumulate(lens)), dtype=torch.int32, device=DEVICE)
+        inputs["cu_seqlens_" + name] = cuts.repeat_interleave(2)[::2] if case.layout == "sliced" else cuts
         inputs["max_seqlen_" + name] = max(lens)
     dims = case.D
     speeds = 10000.0 ** (-torch.arange(0, dims, 2) / dims)

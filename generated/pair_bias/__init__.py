@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  733d202fb1ba5d31
-#   text hash     069b6b4a190d20e6
+#   content hash  2eba6c3bbdce166a
+#   text hash     37d48031fc40d6f8
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

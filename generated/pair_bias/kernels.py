@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  733d202fb1ba5d31
-#   text hash     ce8599ea364a008b
+#   content hash  2eba6c3bbdce166a
+#   text hash     a1ea2db36438c7f3
 #   render with   attnforge render specs/pair_bias.yaml
 """The kernels: Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  665ca95607771a2c
-#   text hash     0dc0c11efcc43c9b
+#   content hash  3207f48b394666cf
+#   text hash     782a09ca585962fc
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  665ca95607771a2c
-#   text hash     80fdea530d970ad6
+#   content hash  3207f48b394666cf
+#   text hash     d4db972a12591b27
 #   render with   attnforge render specs/paligemma.yaml
 """The kernels: An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  665ca95607771a2c
-#   text hash     36cdc756a5db81cd
+#   content hash  3207f48b394666cf
+#   text hash     cac353dff6fe99c1
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

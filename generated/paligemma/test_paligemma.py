@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  665ca95607771a2c
-#   text hash     7f4a2f9f2cce035e
+#   content hash  3207f48b394666cf
+#   text hash     e768df973b9a0a99
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  acb14cc89be148c0
-#   text hash     95bc02dd2adb1369
+#   content hash  f72ba786cd686817
+#   text hash     09e0bc9298e76a76
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernels: Causal attention with a prefix, of each sequence's own length, that every query sees.
 

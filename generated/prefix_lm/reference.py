@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  acb14cc89be148c0
-#   text hash     cf4883724428b3d3
+#   content hash  f72ba786cd686817
+#   text hash     4f6abc51104d3152
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  783d437e5ff68ea3
-#   text hash     0779d17f2584469e
+#   content hash  f37957579feeee2b
+#   text hash     621fa285e0296d93
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  783d437e5ff68ea3
-#   text hash     895c50b2ba7b237a
+#   content hash  f37957579feeee2b
+#   text hash     736a18605e325fdd
 #   render with   attnforge render specs/qwen3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  783d437e5ff68ea3
-#   text hash     5178132b8b3608d0
+#   content hash  f37957579feeee2b
+#   text hash     1ee66a011522152d
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  783d437e5ff68ea3
-#   text hash     501b510cdcba4575
+#   content hash  f37957579feeee2b
+#   text hash     49d2bc4aeee324af
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  fedc86db6390527d
-#   text hash     784255a70bc3a5fa
+#   content hash  bd18d6a7ff8db73c
+#   text hash     4a0687204fb8d3af
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

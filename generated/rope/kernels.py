@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  fedc86db6390527d
-#   text hash     a9fe202674b9c86a
+#   content hash  bd18d6a7ff8db73c
+#   text hash     45f10d34a7f573e1
 #   render with   attnforge render specs/rope.yaml
 """The kernels: Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  fedc86db6390527d
-#   text hash     62a1f8b27013d373
+#   content hash  bd18d6a7ff8db73c
+#   text hash     6b49f591a0c21265
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

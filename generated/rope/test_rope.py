@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  fedc86db6390527d
-#   text hash     6e412a81f050a706
+#   content hash  bd18d6a7ff8db73c
+#   text hash     2f340e7b88483b89
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

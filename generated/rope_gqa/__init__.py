@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5d5434eb6616da55
-#   text hash     ed36e491136ad226
+#   content hash  4c14618e6ef2a1a6
+#   text hash     aeafed3d80b73dac
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5d5434eb6616da55
-#   text hash     1dbe6dd5e7f4154c
+#   content hash  4c14618e6ef2a1a6
+#   text hash     2645e62d9f3935a5
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5d5434eb6616da55
-#   text hash     816f7d3a24c00f20
+#   content hash  4c14618e6ef2a1a6
+#   text hash     a260b0d1a0a38d57
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

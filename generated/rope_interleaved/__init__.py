@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  24d8161c28a6b249
-#   text hash     d30cdd3bed029802
+#   content hash  39e7038a6c021ceb
+#   text hash     1aa58c82ae439452
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

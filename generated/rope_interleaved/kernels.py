@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  24d8161c28a6b249
-#   text hash     89c114dcb62e75c7
+#   content hash  39e7038a6c021ceb
+#   text hash     bb36bbc4844e3661
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernels: Causal attention with rotary embedding of neighbouring components.
 

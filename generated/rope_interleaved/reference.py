@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  24d8161c28a6b249
-#   text hash     68979b1bc89f01ce
+#   content hash  39e7038a6c021ceb
+#   text hash     20f7756d1fe8a486
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

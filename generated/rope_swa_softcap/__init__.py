@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  82eb3957ac905d42
-#   text hash     1eed4bcd8c954279
+#   content hash  c795d1313dcd57b6
+#   text hash     bbf9015677f0b2dc
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

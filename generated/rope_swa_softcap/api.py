@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  82eb3957ac905d42
-#   text hash     9d9392abd745fca7
+#   content hash  c795d1313dcd57b6
+#   text hash     2496aa815720a72f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -66,8 +66,6 @@ def attention(
     # not sooner: once imported, triton no longer heeds TRITON_INTERPRET
     from . import launch
 
-    if launch.INTERPRETED and q.dtype == torch.bfloat16:
-        raise TypeError("q: expected float16 or float32, got bfloat16, which Triton's interpreter cannot multiply")
     out, lse = launch.attend(q, k, v, cos, sin, positions, scale)
     return (out, launch.natural(lse)) if return_lse else out
 
@@ -92,6 +90,8 @@ def _check_operands(q, k, v):
         if not 1 <= shape[-1] <= 256:
             raise ValueError(f"{name}: expected a head size from 1 to 256, got {shape[-1]}")
     dtype, device = q.dtype, q.device
+    if dtype == torch.bfloat16 and os.environ.get("TRITON_INTERPRET") == "1":
+        raise TypeError("q: expected float16 or float32, got bfloat16, which Triton's interpreter cannot multiply")
     for name, x in (("k", k), ("v", v)):
         if x.dtype != dtype:
             raise TypeError(f"{name}: expected {_plain(dtype)} as q has, got {_plain(x.dtype)}")

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  82eb3957ac905d42
-#   text hash     b8751956001df4bd
+#   content hash  c795d1313dcd57b6
+#   text hash     232be634afef37a0
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -532,7 +532,8 @@ def _loaded_by(x, rows, columns=None):
 
 def _values(x, rows):
     """What kernels load values of rows by: a descriptor of all that lies in memory from first to last, or the tensor."""
-    if rows is None:
+    if rows is None or x.shape[-1] == 1:
+        # one value may stand for all
         return x
     span = 1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride()))
     step = 16 // x.element_size()

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  82eb3957ac905d42
-#   text hash     5b8fe9bd20fe0cb9
+#   content hash  c795d1313dcd57b6
+#   text hash     79a8927a2a7944a1
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  82eb3957ac905d42
-#   text hash     e335d08a8b0a250f
+#   content hash  c795d1313dcd57b6
+#   text hash     a7e9dd481e6ded39
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b3511264ed9554e0
-#   text hash     de79cdecf3d8ccdd
+#   content hash  6cf6a9072d159e7e
+#   text hash     7cad11f9e6087e5a
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernels: Causal attention to the most recent keys, as many as each call says.
 

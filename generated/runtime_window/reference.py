@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b3511264ed9554e0
-#   text hash     b1cef8a16fa5aa96
+#   content hash  6cf6a9072d159e7e
+#   text hash     c98e196ae0a36cfa
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  862b9656a8d3beb5
-#   text hash     9975ddb52168b0bd
+#   content hash  a2984a180743e821
+#   text hash     7807dd67e446487d
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own.
 

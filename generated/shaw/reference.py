@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  862b9656a8d3beb5
-#   text hash     c2bb5b3dcf01d0e6
+#   content hash  a2984a180743e821
+#   text hash     6767f34cabbaf9dd
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9b909670e9bc7a2d
-#   text hash     9bb06cbc23cf8d79
+#   content hash  ece72921128a131a
+#   text hash     27f1d1682794b1c6
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

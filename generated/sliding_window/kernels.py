@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9b909670e9bc7a2d
-#   text hash     b3363b09d3ccba5b
+#   content hash  ece72921128a131a
+#   text hash     dcd064bf6d94e948
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernels: Causal attention to the 1024 most recent keys.
 

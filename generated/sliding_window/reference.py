@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9b909670e9bc7a2d
-#   text hash     10096eb7c0a5af7a
+#   content hash  ece72921128a131a
+#   text hash     52db6dd6635172c4
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9b909670e9bc7a2d
-#   text hash     f7cbbf8bca950ea4
+#   content hash  ece72921128a131a
+#   text hash     3bb04f735b8a2fc9
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ceaa765a88849728
-#   text hash     97072019c7c34707
+#   content hash  40f8f4f1135cb6b5
+#   text hash     e54c1034a1867605
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ceaa765a88849728
-#   text hash     42b1b9f668c71d83
+#   content hash  40f8f4f1135cb6b5
+#   text hash     9e807e334c905520
 #   render with   attnforge render specs/softcap.yaml
 """The kernels: Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ceaa765a88849728
-#   text hash     00a0cf98688fc7b4
+#   content hash  40f8f4f1135cb6b5
+#   text hash     47f2eecb81ac6a77
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

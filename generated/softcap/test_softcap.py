@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ceaa765a88849728
-#   text hash     71558cd733625c68
+#   content hash  40f8f4f1135cb6b5
+#   text hash     bd306aa40db05dce
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

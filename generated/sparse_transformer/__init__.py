@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c51608343a266675
-#   text hash     c9fc68ebdd3d1405
+#   content hash  6a46e8c01a650fa4
+#   text hash     c69086646d59300f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

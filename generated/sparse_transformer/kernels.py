@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c51608343a266675
-#   text hash     7462feff283ddab3
+#   content hash  6a46e8c01a650fa4
+#   text hash     3b4c916d42d749d8
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernels: Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

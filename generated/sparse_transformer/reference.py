@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c51608343a266675
-#   text hash     238b9f28c8fe35c6
+#   content hash  6a46e8c01a650fa4
+#   text hash     661babbbcece4e7a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

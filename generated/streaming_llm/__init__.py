@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  084669561e32893f
-#   text hash     d41f8d5cb5e5c890
+#   content hash  b5cadff0340ab2c2
+#   text hash     cd1309d24b98e25b
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1d3b68c2d90d71db
-#   text hash     cbe1a511ab0e5820
+#   content hash  22009d1aa52a159b
+#   text hash     e2cdf6453bc9460b
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1d3b68c2d90d71db
-#   text hash     5e422d3d524b1500
+#   content hash  22009d1aa52a159b
+#   text hash     8aaa886a03545906
 #   render with   attnforge render specs/swin.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -488,7 +488,8 @@ def _loaded_by(x, rows, columns=None):
 
 def _values(x, rows):
     """What kernels load values of rows by: a descriptor of all that lies in memory from first to last, or the tensor."""
-    if rows is None:
+    if rows is None or x.shape[-1] == 1:
+        # one value may stand for all
         return x
     span = 1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride()))
     step = 16 // x.element_size()

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1d3b68c2d90d71db
-#   text hash     6489b6250833b60d
+#   content hash  22009d1aa52a159b
+#   text hash     5652566dafe96f2c
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

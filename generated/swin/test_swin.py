@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1d3b68c2d90d71db
-#   text hash     d0def5aeb757f1a8
+#   content hash  22009d1aa52a159b
+#   text hash     939937c212894e18
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

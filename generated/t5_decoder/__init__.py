@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  927f66ef65f1ad5f
-#   text hash     54ef479c9c04b116
+#   content hash  bb024e43c3495c56
+#   text hash     1d40b3465e91b4e6
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  927f66ef65f1ad5f
-#   text hash     3718f02206118ea4
+#   content hash  bb024e43c3495c56
+#   text hash     845d2450c0ef2e7c
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernels: Causal attention with T5's learned biases for distances.
 

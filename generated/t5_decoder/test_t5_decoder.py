@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  927f66ef65f1ad5f
-#   text hash     4dec733c3377e57a
+#   content hash  bb024e43c3495c56
+#   text hash     7e2cf3f20462e0de
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  1465b59ef31a77fb
-#   text hash     e857b3e5f5aa83f3
+#   content hash  f3ba535eeb1bd43a
+#   text hash     06b9fc49175d0907
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  1465b59ef31a77fb
-#   text hash     b502803249d64ee9
+#   content hash  f3ba535eeb1bd43a
+#   text hash     fe04b937c8e7cbd0
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernels: Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  1465b59ef31a77fb
-#   text hash     c89cbd57a9bda6c5
+#   content hash  f3ba535eeb1bd43a
+#   text hash     274cd3634c820fbc
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

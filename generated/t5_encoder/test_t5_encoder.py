@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  1465b59ef31a77fb
-#   text hash     6a0d4494b328cde3
+#   content hash  f3ba535eeb1bd43a
+#   text hash     02a6883c714e24f5
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

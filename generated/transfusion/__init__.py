@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7e0b048a3941502b
-#   text hash     dc22d22e529d42e8
+#   content hash  ce3d9458746e9b22
+#   text hash     97e84674c6daca86
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7e0b048a3941502b
-#   text hash     30e8ac6eb3492997
+#   content hash  ce3d9458746e9b22
+#   text hash     85dd47b09532d9ad
 #   render with   attnforge render specs/transfusion.yaml
 """The kernels: Causal attention in which the patches of one image see each other.
 

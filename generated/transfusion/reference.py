@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7e0b048a3941502b
-#   text hash     f9c668298accf307
+#   content hash  ce3d9458746e9b22
+#   text hash     652df00ec779c318
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

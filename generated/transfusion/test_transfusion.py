@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7e0b048a3941502b
-#   text hash     8287b7e8ff0468bd
+#   content hash  ce3d9458746e9b22
+#   text hash     7a34efdb8bfa3cab
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

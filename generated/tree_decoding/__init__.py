@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f9633faeedc8082b
-#   text hash     d703e3d76f384f32
+#   content hash  68da604750c475e9
+#   text hash     7f6c4e8dee3c618e
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f9633faeedc8082b
-#   text hash     a84bbcdacb556aa4
+#   content hash  68da604750c475e9
+#   text hash     8de084987736e665
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

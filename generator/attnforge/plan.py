@@ -275,8 +275,9 @@ class Plan:
                 shape = f"{self.sequences}, q.shape[-2], {self._tiles('m')}{entries}"
                 partial.append((s.name, f"lse.new_zeros({shape}){only}"))
             else:
-                # a token that no query stands at keeps a gradient of 0
-                kind = "zeros" if form == "entry" or (tie == "q" and s.leaf.row_axis.kind == "token") else "empty"
+                # a token that no query stands at keeps a gradient of 0, as does what lies between aligned sequences
+                gaps = (tie == "q" and s.leaf.row_axis.kind == "token") or (self.spec.packed and s.leaf.input.scan)
+                kind = "zeros" if form == "entry" or gaps else "empty"
                 rows = "q" if s.leaf.row_axis.kind == "query" else "k"
                 count = f"{s.leaf.input.name}.shape[-1]" if s.leaf.input.scan else self._count(rows)
                 heads = "q.shape[1]" if self.spec.packed else "q.shape[0], q.shape[2]"

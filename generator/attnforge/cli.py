@@ -237,7 +237,7 @@ def inspect(spec: str, archs: str, head_dim: int, dtype: str) -> None:
 @click.option("--head-dim", default="128", show_default=True, metavar="D,...", help="Head sizes; 192:128 for v apart.")
 @_HEADS
 @_DTYPE
-@click.option("--forward", "forward", is_flag=True, help="Leave the backward pass out.")
+@click.option("--forward", "forward", is_flag=True, help="Time forward alone, without gradients.")
 @click.option("--json", "json_", metavar="FILE", type=_PATH, help="Write the measures there.")
 @click.option("--plot", metavar="FILE", type=_PATH, help="Draw them there, as PNG; needs matplotlib.")
 def bench(

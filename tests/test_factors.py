@@ -7,8 +7,8 @@ import math
 import pytest
 
 from attnforge import evaluation, magnitude
-from attnforge.expression import Node
-from attnforge.factors import SCORE, factored
+from attnforge.expression import SCORE, Node
+from attnforge.factors import factored
 
 
 def number(value: float) -> Node:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  af17ec290a72fcc5
-#   text hash     9170c4a5f7a9cbc4
+#   content hash  84261669011bf1ed
+#   text hash     22c9d544c1c27667
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  af17ec290a72fcc5
-#   text hash     2ed6fba79221ba21
+#   content hash  84261669011bf1ed
+#   text hash     ca0151944bb08bd7
 #   render with   attnforge render specs/alibi.yaml
 """The kernels: Causal attention with linear biases, one slope a head.
 

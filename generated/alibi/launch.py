@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  af17ec290a72fcc5
-#   text hash     c276cc27bd8d00a6
+#   content hash  84261669011bf1ed
+#   text hash     fd07723522e86420
 #   render with   attnforge render specs/alibi.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

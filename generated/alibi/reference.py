@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  af17ec290a72fcc5
-#   text hash     9b9e7ba1f1158373
+#   content hash  84261669011bf1ed
+#   text hash     734f4c03c86ba920
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

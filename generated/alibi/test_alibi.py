@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  af17ec290a72fcc5
-#   text hash     f9e3d4cacc12ed8c
+#   content hash  84261669011bf1ed
+#   text hash     e3b92feb025c2779
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  2f9e98948386b3eb
-#   text hash     bb35a2f6995b6f75
+#   content hash  16709acf4bfeca88
+#   text hash     c70fb3c9a4e4129c
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

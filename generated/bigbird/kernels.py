@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  2f9e98948386b3eb
-#   text hash     deb007e2217aa2a4
+#   content hash  16709acf4bfeca88
+#   text hash     3e63e6e218fbb1dc
 #   render with   attnforge render specs/bigbird.yaml
 """The kernels: A window of three blocks, two global blocks, and random blocks that a mask gives.
 

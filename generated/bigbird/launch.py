@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  2f9e98948386b3eb
-#   text hash     0e99ad3202ff5197
+#   content hash  16709acf4bfeca88
+#   text hash     b433762a463c1114
 #   render with   attnforge render specs/bigbird.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

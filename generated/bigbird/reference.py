@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  2f9e98948386b3eb
-#   text hash     c45b559d7f557397
+#   content hash  16709acf4bfeca88
+#   text hash     4fc3a977b9f44b8a
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

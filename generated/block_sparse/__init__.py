@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  038d213636126c67
-#   text hash     9dcd62d2e35819b4
+#   content hash  10ba96fc09637a98
+#   text hash     4a90a02ed04677b2
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

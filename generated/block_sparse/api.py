@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  038d213636126c67
-#   text hash     6efe2402060fff76
+#   content hash  10ba96fc09637a98
+#   text hash     8ce873b81279509f
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

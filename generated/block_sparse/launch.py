@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  038d213636126c67
-#   text hash     3dffd4038bc045c4
+#   content hash  10ba96fc09637a98
+#   text hash     7906f5f3388e3bfe
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

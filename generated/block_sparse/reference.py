@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  038d213636126c67
-#   text hash     fdd697f996f4132f
+#   content hash  10ba96fc09637a98
+#   text hash     4232905bee6c4177
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f32aa1eb223c9ec7
-#   text hash     75854e5da6560004
+#   content hash  17fefc0495edffb0
+#   text hash     c613a266eef54ac6
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

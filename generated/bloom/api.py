@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f32aa1eb223c9ec7
-#   text hash     0a17cc32d25e2c60
+#   content hash  17fefc0495edffb0
+#   text hash     647e1475c3c98973
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

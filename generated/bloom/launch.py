@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f32aa1eb223c9ec7
-#   text hash     3d2d39cb777cd257
+#   content hash  17fefc0495edffb0
+#   text hash     953b6c10ade66c9d
 #   render with   attnforge render specs/bloom.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

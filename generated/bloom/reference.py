@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f32aa1eb223c9ec7
-#   text hash     4440986c70221c08
+#   content hash  17fefc0495edffb0
+#   text hash     b44a33e759a64c42
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

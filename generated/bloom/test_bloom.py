@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f32aa1eb223c9ec7
-#   text hash     c008851de1596dd2
+#   content hash  17fefc0495edffb0
+#   text hash     17cd4aba62a31d17
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

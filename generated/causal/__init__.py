@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5354d51b5e002fee
-#   text hash     0e58156ae6b81ad5
+#   content hash  cdb2b8c80fe6967b
+#   text hash     71bbb93cc2c6cd3c
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

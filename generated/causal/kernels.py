@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5354d51b5e002fee
-#   text hash     ce57192871730178
+#   content hash  cdb2b8c80fe6967b
+#   text hash     6d0285e1ade5109a
 #   render with   attnforge render specs/causal.yaml
 """The kernels: Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5354d51b5e002fee
-#   text hash     52298aaf0db76285
+#   content hash  cdb2b8c80fe6967b
+#   text hash     9e86ea5846f813a6
 #   render with   attnforge render specs/causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5354d51b5e002fee
-#   text hash     752c27cc53fc2af8
+#   content hash  cdb2b8c80fe6967b
+#   text hash     e93c2d35a00f3dc6
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8f36c039b597f386
-#   text hash     5a0d04510052dd64
+#   content hash  5bec6d9805a2d62e
+#   text hash     ecdaa64542ff29b7
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

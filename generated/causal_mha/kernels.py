@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8f36c039b597f386
-#   text hash     72c9f091c084e2c4
+#   content hash  5bec6d9805a2d62e
+#   text hash     f2b69eb0aabf390f
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernels: Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8f36c039b597f386
-#   text hash     5748308eb10b5d79
+#   content hash  5bec6d9805a2d62e
+#   text hash     306e85786c26a0e0
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8f36c039b597f386
-#   text hash     e0a4ef80950d907b
+#   content hash  5bec6d9805a2d62e
+#   text hash     7ccbc0027b3a7002
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

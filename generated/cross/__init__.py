@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0920dc90c73f6f34
-#   text hash     b00498817815e294
+#   content hash  246db0978bb123e9
+#   text hash     4d57ac677768640a
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

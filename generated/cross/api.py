@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0920dc90c73f6f34
-#   text hash     3b8999350a1359f9
+#   content hash  246db0978bb123e9
+#   text hash     6a126ba959be1cfb
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

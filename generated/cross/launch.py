@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0920dc90c73f6f34
-#   text hash     9132b44d10493e82
+#   content hash  246db0978bb123e9
+#   text hash     9bb0b1a41153b9a5
 #   render with   attnforge render specs/cross.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

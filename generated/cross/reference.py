@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0920dc90c73f6f34
-#   text hash     a075f5f7692101c0
+#   content hash  246db0978bb123e9
+#   text hash     2523d27e89cb1d8d
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0920dc90c73f6f34
-#   text hash     6c8dafda0bea8f71
+#   content hash  246db0978bb123e9
+#   text hash     5e37651ae03c600b
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

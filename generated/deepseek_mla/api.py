@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  187b83b92cbc9167
-#   text hash     0cfbce30bc42f6f2
+#   content hash  d9faf4a879561d94
+#   text hash     39c9e2192086290c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

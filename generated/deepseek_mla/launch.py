@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  187b83b92cbc9167
-#   text hash     a57fc460ce97c99b
+#   content hash  d9faf4a879561d94
+#   text hash     91996b2e04f74ed6
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  187b83b92cbc9167
-#   text hash     5d9bf58f4f7f3590
+#   content hash  d9faf4a879561d94
+#   text hash     b32dbb73ec90039f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

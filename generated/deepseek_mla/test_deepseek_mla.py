@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  187b83b92cbc9167
-#   text hash     042d4369436264c1
+#   content hash  d9faf4a879561d94
+#   text hash     fbd0f99fa14769d7
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

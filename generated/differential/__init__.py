@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  69df062ac8a3e08a
-#   text hash     8b767f0eadeb7859
+#   content hash  d20578768ec953e2
+#   text hash     cfe9ee0667acb57f
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  69df062ac8a3e08a
-#   text hash     a91c0373f280c37f
+#   content hash  d20578768ec953e2
+#   text hash     febe76ad22fd1d99
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  69df062ac8a3e08a
-#   text hash     793edbac1c06ca65
+#   content hash  d20578768ec953e2
+#   text hash     96af1062f2628993
 #   render with   attnforge render specs/differential.yaml
 """The kernels: One of the two maps of differential attention, called once for each and subtracted.
 

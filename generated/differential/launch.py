@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  69df062ac8a3e08a
-#   text hash     e735191fa39f6d6d
+#   content hash  d20578768ec953e2
+#   text hash     3bd7f955cf1e7c4d
 #   render with   attnforge render specs/differential.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  69df062ac8a3e08a
-#   text hash     7396286f3ca2be9c
+#   content hash  d20578768ec953e2
+#   text hash     f9b4225b59fd1e7a
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  748cf1d374175f66
-#   text hash     d144c93ea6515641
+#   content hash  f4c144097970225d
+#   text hash     4f108c571182b686
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  748cf1d374175f66
-#   text hash     b2f40100affcec8f
+#   content hash  f4c144097970225d
+#   text hash     d7f5eaa20840c7dd
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  748cf1d374175f66
-#   text hash     53724660c3e6dfb3
+#   content hash  f4c144097970225d
+#   text hash     18e29821490b0bb8
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

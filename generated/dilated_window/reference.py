@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  748cf1d374175f66
-#   text hash     c943bfc51a93b8a9
+#   content hash  f4c144097970225d
+#   text hash     b98412433394c50f
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  748cf1d374175f66
-#   text hash     f9ed6d9fade8091a
+#   content hash  f4c144097970225d
+#   text hash     249c6e358d8363f4
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

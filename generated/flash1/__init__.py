@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f6565462e38e4893
-#   text hash     d7e03c3d51d2c6b9
+#   content hash  c5d6b7a3f76c9772
+#   text hash     243501e10e05ccaa
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f6565462e38e4893
-#   text hash     fac46511e83e760b
+#   content hash  c5d6b7a3f76c9772
+#   text hash     ee5fbd0d68bcbd89
 #   render with   attnforge render specs/flash1.yaml
 """The kernels: Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f6565462e38e4893
-#   text hash     a4d7d07c26ea0f27
+#   content hash  c5d6b7a3f76c9772
+#   text hash     0498fcbc332cf6a3
 #   render with   attnforge render specs/flash1.yaml
 """Launches the kernels as operators that PyTorch can compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f6565462e38e4893
-#   text hash     4a721117ac5dead3
+#   content hash  c5d6b7a3f76c9772
+#   text hash     51a34a3ab3d200ef
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

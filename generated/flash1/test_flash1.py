@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f6565462e38e4893
-#   text hash     cb4691585c3aaa5e
+#   content hash  c5d6b7a3f76c9772
+#   text hash     ccd3a0eace4edb56
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  ebec657801fe898f
-#   text hash     5f81613c9baece9c
+#   content hash  d685f1ffaacc51f8
+#   text hash     dbcacd6c5012be0a
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Launches the kernels as operators that PyTorch can compile."""
 

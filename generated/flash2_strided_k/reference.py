@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  ebec657801fe898f
-#   text hash     c42004fcca365ef0
+#   content hash  d685f1ffaacc51f8
+#   text hash     3316bff7a019cb69
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

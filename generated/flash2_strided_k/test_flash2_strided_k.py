@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  ebec657801fe898f
-#   text hash     1a4b292fcbaade4f
+#   content hash  d685f1ffaacc51f8
+#   text hash     653eac6cf43d6135
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  4abd979caff4dc74
-#   text hash     662cbaddf6a1594b
+#   content hash  06435a0f7d7c84d8
+#   text hash     7f4b5f6095cf9b7e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  4abd979caff4dc74
-#   text hash     3598ce97f8873572
+#   content hash  06435a0f7d7c84d8
+#   text hash     e27d7e7f3f08367f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The kernels: Causal attention with a forget gate learned for each token and head.
 

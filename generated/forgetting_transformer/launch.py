@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  4abd979caff4dc74
-#   text hash     709577b90139d517
+#   content hash  06435a0f7d7c84d8
+#   text hash     48e0cde6a6230b03
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

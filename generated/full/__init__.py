@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ef18e5ea5f155884
-#   text hash     26f6489f1920833a
+#   content hash  e1f3ce6f1ee52319
+#   text hash     181489b083e51225
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

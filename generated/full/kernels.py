@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ef18e5ea5f155884
-#   text hash     df97adbf71fc1bc3
+#   content hash  e1f3ce6f1ee52319
+#   text hash     4c91a85a5a92e7ff
 #   render with   attnforge render specs/full.yaml
 """The kernels: Softmax attention without a mask.
 

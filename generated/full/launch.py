@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ef18e5ea5f155884
-#   text hash     ba46093bd8a3b4e3
+#   content hash  e1f3ce6f1ee52319
+#   text hash     8e6c282961cb0163
 #   render with   attnforge render specs/full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ef18e5ea5f155884
-#   text hash     8390d92be2669014
+#   content hash  e1f3ce6f1ee52319
+#   text hash     941c46eff90f8999
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ba989df14acc9167
-#   text hash     9a0dd55e8aab9f89
+#   content hash  87c6d9b4681e77f6
+#   text hash     747923d5d550721c
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

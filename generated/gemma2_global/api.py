@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ba989df14acc9167
-#   text hash     4616bf1d8b328607
+#   content hash  87c6d9b4681e77f6
+#   text hash     ea7f5be4c9724394
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

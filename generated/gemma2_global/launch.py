@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ba989df14acc9167
-#   text hash     00e4da8310b0377c
+#   content hash  87c6d9b4681e77f6
+#   text hash     f582f90bb3c592d3
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ba989df14acc9167
-#   text hash     6401bf871fbc5d33
+#   content hash  87c6d9b4681e77f6
+#   text hash     9cbf62ab132b9363
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  fe6bd6b1febfc11d
-#   text hash     5f087e8afd524f08
+#   content hash  ace14481df9f5ec9
+#   text hash     1479617ef7b5b716
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

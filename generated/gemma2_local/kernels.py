@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  fe6bd6b1febfc11d
-#   text hash     161e45f5aa8a70ed
+#   content hash  ace14481df9f5ec9
+#   text hash     b01645b35ad43408
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernels: The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  fe6bd6b1febfc11d
-#   text hash     ab96e46a299e0e03
+#   content hash  ace14481df9f5ec9
+#   text hash     78a41d8c2a283dfa
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

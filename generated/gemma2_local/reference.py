@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  fe6bd6b1febfc11d
-#   text hash     229fde3323f15d3c
+#   content hash  ace14481df9f5ec9
+#   text hash     624031f3f03b75e3
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

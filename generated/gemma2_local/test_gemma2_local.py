@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  fe6bd6b1febfc11d
-#   text hash     2d42801afe18dcf0
+#   content hash  ace14481df9f5ec9
+#   text hash     4e52546a07cc4f11
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  7da59837de01fd84
-#   text hash     6bfd1d4343cfd285
+#   content hash  eb1a928c154f0706
+#   text hash     4fdbdc02f88d4516
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

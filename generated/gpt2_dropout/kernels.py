@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  7da59837de01fd84
-#   text hash     39c68ec469925fc1
+#   content hash  eb1a928c154f0706
+#   text hash     31406c6770a1d307
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernels: Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  7da59837de01fd84
-#   text hash     ef3c8486a31da391
+#   content hash  eb1a928c154f0706
+#   text hash     3568cdcbaebe644d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

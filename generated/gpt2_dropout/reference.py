@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  7da59837de01fd84
-#   text hash     91a7b55670910f5e
+#   content hash  eb1a928c154f0706
+#   text hash     1a86e5a515ae48ff
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

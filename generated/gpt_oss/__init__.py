@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0d617def1f9c35d9
-#   text hash     0cd604aec85c0f6b
+#   content hash  a4795aa4362ca09d
+#   text hash     ee07db854ac86a41
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

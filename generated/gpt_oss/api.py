@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0d617def1f9c35d9
-#   text hash     40a3649f02e521b6
+#   content hash  a4795aa4362ca09d
+#   text hash     33d9af3888c015db
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

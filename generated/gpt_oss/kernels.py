@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0d617def1f9c35d9
-#   text hash     ff544d1d20d7d055
+#   content hash  a4795aa4362ca09d
+#   text hash     396b865f2971d08e
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernels: The full layers of gpt-oss, with a learned sink for each head.
 

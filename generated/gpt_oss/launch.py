@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0d617def1f9c35d9
-#   text hash     cf51adc974ec5048
+#   content hash  a4795aa4362ca09d
+#   text hash     52e9797f24ead87d
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0d617def1f9c35d9
-#   text hash     c7722fe64bd774a7
+#   content hash  a4795aa4362ca09d
+#   text hash     be81c14d62ce6708
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  0c76ea9d7d4be0fd
-#   text hash     ef806a456a657f0f
+#   content hash  ecf8d5bf9247deaa
+#   text hash     9c5bd8dec7605e3d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

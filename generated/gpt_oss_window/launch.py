@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  0c76ea9d7d4be0fd
-#   text hash     c244bcb63c97b74a
+#   content hash  ecf8d5bf9247deaa
+#   text hash     f6eabb22a74a10cc
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  0c76ea9d7d4be0fd
-#   text hash     941da950f3f325c3
+#   content hash  ecf8d5bf9247deaa
+#   text hash     861899c1c3ddb33a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

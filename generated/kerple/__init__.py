@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e71b21f3be3e9f1d
-#   text hash     c25172db1689d148
+#   content hash  bb27b2384dd21560
+#   text hash     2e98f10cf268a0fc
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e71b21f3be3e9f1d
-#   text hash     9ad1861a51886071
+#   content hash  bb27b2384dd21560
+#   text hash     02cfc0c033a95a71
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e71b21f3be3e9f1d
-#   text hash     b065a8ae141f1143
+#   content hash  bb27b2384dd21560
+#   text hash     9844d542186a130b
 #   render with   attnforge render specs/kerple.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e71b21f3be3e9f1d
-#   text hash     a9ed3034b1e29bf6
+#   content hash  bb27b2384dd21560
+#   text hash     bf3dfe6ee5d7c72e
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

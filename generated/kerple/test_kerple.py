@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e71b21f3be3e9f1d
-#   text hash     19d918299a0fd47e
+#   content hash  bb27b2384dd21560
+#   text hash     0d791c9619bf4131
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

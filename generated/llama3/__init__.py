@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  40aa4b924f4852c0
-#   text hash     3999c038dc0c5784
+#   content hash  0dd17c08909537c8
+#   text hash     60989a6966698188
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

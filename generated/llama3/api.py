@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  40aa4b924f4852c0
-#   text hash     a09b0c8321d4bd72
+#   content hash  0dd17c08909537c8
+#   text hash     289db891ac128e0f
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

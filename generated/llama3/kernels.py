@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  40aa4b924f4852c0
-#   text hash     7c2d3840ede48fa5
+#   content hash  0dd17c08909537c8
+#   text hash     b7f99b6ff8fd178e
 #   render with   attnforge render specs/llama3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  40aa4b924f4852c0
-#   text hash     743bc3d92a88452e
+#   content hash  0dd17c08909537c8
+#   text hash     4d6ddf46998941fd
 #   render with   attnforge render specs/llama3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

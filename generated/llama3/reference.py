@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  40aa4b924f4852c0
-#   text hash     f23c7dbd93d42b07
+#   content hash  0dd17c08909537c8
+#   text hash     894ea880371be514
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8e0bd620048ce2c5
-#   text hash     eb10e377b000fec6
+#   content hash  82a9fa11c6cb82ad
+#   text hash     f61f220c8c0988f4
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

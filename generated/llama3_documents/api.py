@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8e0bd620048ce2c5
-#   text hash     76d17130f70b24ec
+#   content hash  82a9fa11c6cb82ad
+#   text hash     2581c340d53217fc
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8e0bd620048ce2c5
-#   text hash     88cfd4405d9cf6c0
+#   content hash  82a9fa11c6cb82ad
+#   text hash     1bb6e568bff992b9
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8e0bd620048ce2c5
-#   text hash     e4141ff0b3133a94
+#   content hash  82a9fa11c6cb82ad
+#   text hash     7c70a7145e39502d
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

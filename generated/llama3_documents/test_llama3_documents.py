@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8e0bd620048ce2c5
-#   text hash     04e985fce060dbae
+#   content hash  82a9fa11c6cb82ad
+#   text hash     dd2ac08165173562
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d6dc7cb4301538ce
-#   text hash     b4565c6443ebd989
+#   content hash  efe67451adc3b289
+#   text hash     9d32f049cb7308db
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

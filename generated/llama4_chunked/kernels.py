@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d6dc7cb4301538ce
-#   text hash     7be68d52226bdc19
+#   content hash  efe67451adc3b289
+#   text hash     41016f24c967cd20
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernels: Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d6dc7cb4301538ce
-#   text hash     77bc5ec527b70d79
+#   content hash  efe67451adc3b289
+#   text hash     0797e97095db9ee8
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d6dc7cb4301538ce
-#   text hash     d37e0e810ecd3abf
+#   content hash  efe67451adc3b289
+#   text hash     0a3932f3d51fe9e8
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5c3e22f798a784f0
-#   text hash     c7a9deea7b3eee50
+#   content hash  8a959f65cd633fbc
+#   text hash     e0db320a6f673a62
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

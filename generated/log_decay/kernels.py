@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5c3e22f798a784f0
-#   text hash     e1cf8621180e8e7b
+#   content hash  8a959f65cd633fbc
+#   text hash     78d2027e9974598b
 #   render with   attnforge render specs/log_decay.yaml
 """The kernels: Causal attention that forgets by a decay learned for each token and head.
 

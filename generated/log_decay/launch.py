@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5c3e22f798a784f0
-#   text hash     c835ae2175114e26
+#   content hash  8a959f65cd633fbc
+#   text hash     511edfc67b008f7a
 #   render with   attnforge render specs/log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

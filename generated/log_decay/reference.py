@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5c3e22f798a784f0
-#   text hash     78ea29d2e7fad7f2
+#   content hash  8a959f65cd633fbc
+#   text hash     92d6031c0589be72
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5c3e22f798a784f0
-#   text hash     b2d3dc14edd7701b
+#   content hash  8a959f65cd633fbc
+#   text hash     e770ae9ebac55c2b
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

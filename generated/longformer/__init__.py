@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  8ab2a40e4a9c8029
-#   text hash     6ed87051e6166542
+#   content hash  7ab54c09edffc5f8
+#   text hash     f5810f62fee2064b
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  8ab2a40e4a9c8029
-#   text hash     e3811d166f211643
+#   content hash  7ab54c09edffc5f8
+#   text hash     d48906b4e38214a9
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

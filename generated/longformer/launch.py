@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  8ab2a40e4a9c8029
-#   text hash     54233432d1ab3412
+#   content hash  7ab54c09edffc5f8
+#   text hash     58c97e52ca2148c9
 #   render with   attnforge render specs/longformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

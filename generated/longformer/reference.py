@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  8ab2a40e4a9c8029
-#   text hash     bb5124304c791af7
+#   content hash  7ab54c09edffc5f8
+#   text hash     9386242c79880780
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  8ab2a40e4a9c8029
-#   text hash     fce99d2d95b77563
+#   content hash  7ab54c09edffc5f8
+#   text hash     0b491e589e41cf12
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8b6acb8a5ea1662f
-#   text hash     cc506cc9af62e380
+#   content hash  519b7b2f5fc21272
+#   text hash     601e7f1add52ed2e
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

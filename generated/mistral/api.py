@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8b6acb8a5ea1662f
-#   text hash     20ac107fb725d1c3
+#   content hash  519b7b2f5fc21272
+#   text hash     52f8852dd77d005c
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

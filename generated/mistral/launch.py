@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8b6acb8a5ea1662f
-#   text hash     ff3beeee765fa6e0
+#   content hash  519b7b2f5fc21272
+#   text hash     90f6caabb70e4c4e
 #   render with   attnforge render specs/mistral.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

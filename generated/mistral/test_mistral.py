@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8b6acb8a5ea1662f
-#   text hash     4ae9ef3aab49b5aa
+#   content hash  519b7b2f5fc21272
+#   text hash     ccd4386f76e4b2b0
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

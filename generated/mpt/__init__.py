@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  26865971e215c299
-#   text hash     71f04d070b13da74
+#   content hash  c54fe705e912cf76
+#   text hash     8537da5cbf13fdee
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  26865971e215c299
-#   text hash     eb11f7f9642d758f
+#   content hash  c54fe705e912cf76
+#   text hash     3cad66fe3b60cf0d
 #   render with   attnforge render specs/mpt.yaml
 """The kernels: Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  26865971e215c299
-#   text hash     53182ba904ccba63
+#   content hash  c54fe705e912cf76
+#   text hash     b65cfef4a3e92a64
 #   render with   attnforge render specs/mpt.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  26865971e215c299
-#   text hash     7e6fc7c21056b097
+#   content hash  c54fe705e912cf76
+#   text hash     d0b363c26bdc740a
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  26865971e215c299
-#   text hash     3776c753ce9d4c60
+#   content hash  c54fe705e912cf76
+#   text hash     9277a36fcfe1d6bd
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

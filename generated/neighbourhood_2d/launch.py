@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  567576261331f019
-#   text hash     b7fc7a8035af7eb8
+#   content hash  91abe7ce0c3c0e9b
+#   text hash     4f777b20eb7f018f
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

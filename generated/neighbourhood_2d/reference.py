@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  567576261331f019
-#   text hash     a3ecc047d333c729
+#   content hash  91abe7ce0c3c0e9b
+#   text hash     d5cd538b2b1834ce
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ece151cbf50dcae2
-#   text hash     6f8cc0201ed6ea5f
+#   content hash  3f420ce00fa20df0
+#   text hash     c7ab466c256f6d2e
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

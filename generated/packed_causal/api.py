@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ece151cbf50dcae2
-#   text hash     54a4c7f6e47dc375
+#   content hash  3f420ce00fa20df0
+#   text hash     e8de71feb45c7983
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ece151cbf50dcae2
-#   text hash     5d12d4d2f5e5304c
+#   content hash  3f420ce00fa20df0
+#   text hash     3167f73c8f03ed01
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernels: Causal attention for sequences packed into one tensor.
 

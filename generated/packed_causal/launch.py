@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ece151cbf50dcae2
-#   text hash     29112175ff4ccc5e
+#   content hash  3f420ce00fa20df0
+#   text hash     027ac020cf1f7e40
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

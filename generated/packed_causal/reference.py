@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ece151cbf50dcae2
-#   text hash     df6e84c81ff0bea1
+#   content hash  3f420ce00fa20df0
+#   text hash     55ba5e9d317e7669
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

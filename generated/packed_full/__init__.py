@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  9ef3852bc42e18fe
-#   text hash     0817fe538e39cba4
+#   content hash  50aabd27bcce9896
+#   text hash     941a82806d6abd7f
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  9ef3852bc42e18fe
-#   text hash     43e2821e6591010b
+#   content hash  50aabd27bcce9896
+#   text hash     9a6513986b57e43c
 #   render with   attnforge render specs/packed_full.yaml
 """The kernels: Softmax attention without a mask, for sequences packed into one tensor.
 

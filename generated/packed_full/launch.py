@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  9ef3852bc42e18fe
-#   text hash     a04fc11e15b1e1f7
+#   content hash  50aabd27bcce9896
+#   text hash     b929e4a4a71e4fd0
 #   render with   attnforge render specs/packed_full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

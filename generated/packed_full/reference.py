@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  9ef3852bc42e18fe
-#   text hash     9656508d4e31ac44
+#   content hash  50aabd27bcce9896
+#   text hash     a800990ee31c238d
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  9ef3852bc42e18fe
-#   text hash     3b336aa84ef6998a
+#   content hash  50aabd27bcce9896
+#   text hash     df2104e6d538168d
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  d50473efad185785
-#   text hash     8cf0967ce199230b
+#   content hash  4effe98f34e7de47
+#   text hash     5efd56f44cfb3380
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  d50473efad185785
-#   text hash     7d92cf7d69296691
+#   content hash  4effe98f34e7de47
+#   text hash     c6aebe3aaff0aa0d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

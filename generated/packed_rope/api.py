@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5f5785a220e20a80
-#   text hash     8e1bc46a8cb4c951
+#   content hash  dd0a5ebede26cab8
+#   text hash     6276f239c415587b
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5f5785a220e20a80
-#   text hash     adf7d8db80876db0
+#   content hash  dd0a5ebede26cab8
+#   text hash     2f8c4d28b211e952
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernels: Causal attention with rotary embedding for sequences packed into one tensor.
 

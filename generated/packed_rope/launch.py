@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5f5785a220e20a80
-#   text hash     0de09d664326b2ca
+#   content hash  dd0a5ebede26cab8
+#   text hash     a586325330a0c20b
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5f5785a220e20a80
-#   text hash     a2a4e0002df02ed2
+#   content hash  dd0a5ebede26cab8
+#   text hash     15e5573eb98047f1
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5f5785a220e20a80
-#   text hash     b67cf29ae3abd50a
+#   content hash  dd0a5ebede26cab8
+#   text hash     02b4186991d7b2cf
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  2eba6c3bbdce166a
-#   text hash     5123d9d5eaf2f62e
+#   content hash  43d300fef747ee9c
+#   text hash     143a64aeeabc3a91
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

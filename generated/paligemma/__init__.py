@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3207f48b394666cf
-#   text hash     782a09ca585962fc
+#   content hash  4c44d6046556d1b1
+#   text hash     97bc666f8ec31a68
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3207f48b394666cf
-#   text hash     d4db972a12591b27
+#   content hash  4c44d6046556d1b1
+#   text hash     09ed7008580c41b3
 #   render with   attnforge render specs/paligemma.yaml
 """The kernels: An image and a prompt that all see as a prefix, and text that sees causally.
 

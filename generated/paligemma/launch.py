@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3207f48b394666cf
-#   text hash     0ba0a70bcbd2a45e
+#   content hash  4c44d6046556d1b1
+#   text hash     94a451004d63b9ce
 #   render with   attnforge render specs/paligemma.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3207f48b394666cf
-#   text hash     e768df973b9a0a99
+#   content hash  4c44d6046556d1b1
+#   text hash     b86bd8ab4b20ed31
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f72ba786cd686817
-#   text hash     0704c9ba75c22072
+#   content hash  e21654930953ed7f
+#   text hash     c38acfc4372e1601
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

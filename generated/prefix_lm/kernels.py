@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f72ba786cd686817
-#   text hash     09e0bc9298e76a76
+#   content hash  e21654930953ed7f
+#   text hash     7e3ad29b31fe09b8
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernels: Causal attention with a prefix, of each sequence's own length, that every query sees.
 

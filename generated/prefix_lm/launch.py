@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f72ba786cd686817
-#   text hash     29f8b3bf42cd906c
+#   content hash  e21654930953ed7f
+#   text hash     2211f240cb4aae78
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f37957579feeee2b
-#   text hash     18a52d3182e8ab8e
+#   content hash  dd10013280881481
+#   text hash     d85dddc38d3baf91
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

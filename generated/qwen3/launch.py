@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f37957579feeee2b
-#   text hash     10add0b8e0a0bacd
+#   content hash  dd10013280881481
+#   text hash     a148b15d50518adc
 #   render with   attnforge render specs/qwen3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

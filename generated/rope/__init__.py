@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  bd18d6a7ff8db73c
-#   text hash     4a0687204fb8d3af
+#   content hash  53fa9520559f5d81
+#   text hash     e6899b2506b754cc
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  bd18d6a7ff8db73c
-#   text hash     38b4d17806b7ac0d
+#   content hash  53fa9520559f5d81
+#   text hash     168f761323eefdcd
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  bd18d6a7ff8db73c
-#   text hash     45f10d34a7f573e1
+#   content hash  53fa9520559f5d81
+#   text hash     6232be2e26cbcc5e
 #   render with   attnforge render specs/rope.yaml
 """The kernels: Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  bd18d6a7ff8db73c
-#   text hash     5c658f1c56b8ae56
+#   content hash  53fa9520559f5d81
+#   text hash     bedbf00afbbb4e88
 #   render with   attnforge render specs/rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  bd18d6a7ff8db73c
-#   text hash     6b49f591a0c21265
+#   content hash  53fa9520559f5d81
+#   text hash     4e34146a41e957c8
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  4c14618e6ef2a1a6
-#   text hash     aeafed3d80b73dac
+#   content hash  1eb41624b93c203f
+#   text hash     05f80cc8ecbd0627
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

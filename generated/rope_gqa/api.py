@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  4c14618e6ef2a1a6
-#   text hash     bef34ece470ea2bb
+#   content hash  1eb41624b93c203f
+#   text hash     af82b797ba92f6da
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

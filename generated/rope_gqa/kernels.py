@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  4c14618e6ef2a1a6
-#   text hash     2645e62d9f3935a5
+#   content hash  1eb41624b93c203f
+#   text hash     8d3a5d02e6891860
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads.
 

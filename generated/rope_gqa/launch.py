@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  4c14618e6ef2a1a6
-#   text hash     a04536128ec0086d
+#   content hash  1eb41624b93c203f
+#   text hash     4b2fc1fe0f443b48
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

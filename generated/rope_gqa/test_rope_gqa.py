@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  4c14618e6ef2a1a6
-#   text hash     a260b0d1a0a38d57
+#   content hash  1eb41624b93c203f
+#   text hash     d675555792c2672c
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  39e7038a6c021ceb
-#   text hash     1aa58c82ae439452
+#   content hash  7da76ec6b009aa30
+#   text hash     4f28f9bca68fbeea
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

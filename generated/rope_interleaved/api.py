@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  39e7038a6c021ceb
-#   text hash     e094fa48c6db31f9
+#   content hash  7da76ec6b009aa30
+#   text hash     8fc2c68500be294f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

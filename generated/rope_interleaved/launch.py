@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  39e7038a6c021ceb
-#   text hash     0111dd98a5b79322
+#   content hash  7da76ec6b009aa30
+#   text hash     166613e425e60100
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

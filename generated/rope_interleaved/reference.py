@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  39e7038a6c021ceb
-#   text hash     20f7756d1fe8a486
+#   content hash  7da76ec6b009aa30
+#   text hash     38c90963c231ead5
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

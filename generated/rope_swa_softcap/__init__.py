@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c795d1313dcd57b6
-#   text hash     bbf9015677f0b2dc
+#   content hash  dfb350a85ee48554
+#   text hash     30a0939042f2c0eb
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c795d1313dcd57b6
-#   text hash     4f224e09656b0784
+#   content hash  dfb350a85ee48554
+#   text hash     fef3bdcde458c712
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernels: Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

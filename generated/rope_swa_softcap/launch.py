@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c795d1313dcd57b6
-#   text hash     232be634afef37a0
+#   content hash  dfb350a85ee48554
+#   text hash     a0fb37efbf55cecc
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c795d1313dcd57b6
-#   text hash     a7e9dd481e6ded39
+#   content hash  dfb350a85ee48554
+#   text hash     0d89f167fa00499f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

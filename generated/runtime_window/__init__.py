@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6cf6a9072d159e7e
-#   text hash     d8398abf730b28e3
+#   content hash  77804ce34ad0c8b2
+#   text hash     3974f01cdea5a556
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

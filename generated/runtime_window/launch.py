@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6cf6a9072d159e7e
-#   text hash     0b4a19e04c192195
+#   content hash  77804ce34ad0c8b2
+#   text hash     747c0d0b4c5bb03d
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

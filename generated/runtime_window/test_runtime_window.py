@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6cf6a9072d159e7e
-#   text hash     c21d8f856068c9de
+#   content hash  77804ce34ad0c8b2
+#   text hash     399114c3c3861fbf
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a2984a180743e821
-#   text hash     c8cc408e7ad35b65
+#   content hash  eb39741753c8feab
+#   text hash     4f298786fc878f6b
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

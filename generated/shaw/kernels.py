@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a2984a180743e821
-#   text hash     367d37273fa35a4b
+#   content hash  eb39741753c8feab
+#   text hash     de2b477464d03ff4
 #   render with   attnforge render specs/shaw.yaml
 """The kernels: Attention in which each query gives each distance up to 16 a score of its own.
 

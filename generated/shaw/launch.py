@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a2984a180743e821
-#   text hash     8ee1f1847098b97b
+#   content hash  eb39741753c8feab
+#   text hash     d52c34440ae852a4
 #   render with   attnforge render specs/shaw.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

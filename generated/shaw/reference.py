@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a2984a180743e821
-#   text hash     6767f34cabbaf9dd
+#   content hash  eb39741753c8feab
+#   text hash     4f3b4ac258da043e
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a2984a180743e821
-#   text hash     c44708fcb86e52c7
+#   content hash  eb39741753c8feab
+#   text hash     4c80a8cda1889af4
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ece72921128a131a
-#   text hash     27f1d1682794b1c6
+#   content hash  41d91e124f66f334
+#   text hash     b733c39aedc78347
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

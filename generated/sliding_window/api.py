@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ece72921128a131a
-#   text hash     488f7fd6b9fb1c4d
+#   content hash  41d91e124f66f334
+#   text hash     904b0ef0c7c75ab4
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ece72921128a131a
-#   text hash     b2db59aa67eff03a
+#   content hash  41d91e124f66f334
+#   text hash     42c044398e9a5367
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ece72921128a131a
-#   text hash     52db6dd6635172c4
+#   content hash  41d91e124f66f334
+#   text hash     e812bb0a35e8b9b5
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ece72921128a131a
-#   text hash     3bb04f735b8a2fc9
+#   content hash  41d91e124f66f334
+#   text hash     44909e1d8c530471
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  40f8f4f1135cb6b5
-#   text hash     e54c1034a1867605
+#   content hash  d74f0deafa2333ab
+#   text hash     52ac2c8080b67774
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

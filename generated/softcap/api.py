@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  40f8f4f1135cb6b5
-#   text hash     c6e74094768f4d7c
+#   content hash  d74f0deafa2333ab
+#   text hash     8f700a0c1c04d792
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  40f8f4f1135cb6b5
-#   text hash     9e807e334c905520
+#   content hash  d74f0deafa2333ab
+#   text hash     5931a4caa385bef9
 #   render with   attnforge render specs/softcap.yaml
 """The kernels: Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  40f8f4f1135cb6b5
-#   text hash     47f2eecb81ac6a77
+#   content hash  d74f0deafa2333ab
+#   text hash     c14228607ecca1d3
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

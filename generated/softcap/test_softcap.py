@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  40f8f4f1135cb6b5
-#   text hash     bd306aa40db05dce
+#   content hash  d74f0deafa2333ab
+#   text hash     b0682e8d1302c836
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

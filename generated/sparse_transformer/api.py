@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  6a46e8c01a650fa4
-#   text hash     b175b804760eabcb
+#   content hash  0d94c97bf074fec9
+#   text hash     ae0b27fd44b05db0
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  6a46e8c01a650fa4
-#   text hash     3b4c916d42d749d8
+#   content hash  0d94c97bf074fec9
+#   text hash     50e91b4e5c1adae8
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernels: Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

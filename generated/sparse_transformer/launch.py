@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  6a46e8c01a650fa4
-#   text hash     572ffa3f5dad8859
+#   content hash  0d94c97bf074fec9
+#   text hash     de796ecb11f0f5b9
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  6a46e8c01a650fa4
-#   text hash     661babbbcece4e7a
+#   content hash  0d94c97bf074fec9
+#   text hash     2b96240682ea4e2e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  6a46e8c01a650fa4
-#   text hash     9cbb6c066f112982
+#   content hash  0d94c97bf074fec9
+#   text hash     aaba861c7fc81906
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

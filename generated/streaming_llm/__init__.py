@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b5cadff0340ab2c2
-#   text hash     cd1309d24b98e25b
+#   content hash  c56e6c77a70a9d28
+#   text hash     5b60887f0c2ff97a
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b5cadff0340ab2c2
-#   text hash     514db2f113f0cd24
+#   content hash  c56e6c77a70a9d28
+#   text hash     5e10440d987aa09f
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b5cadff0340ab2c2
-#   text hash     42134763a22079f9
+#   content hash  c56e6c77a70a9d28
+#   text hash     193c215314f40a79
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b5cadff0340ab2c2
-#   text hash     8b56ccb1229435e0
+#   content hash  c56e6c77a70a9d28
+#   text hash     21202e95c0f250c0
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b5cadff0340ab2c2
-#   text hash     0e4f2e7b4d59b313
+#   content hash  c56e6c77a70a9d28
+#   text hash     8068f4a4395f5b75
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  22009d1aa52a159b
-#   text hash     e2cdf6453bc9460b
+#   content hash  c21cfda27efab9fa
+#   text hash     f45c5250e8ed95a3
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  22009d1aa52a159b
-#   text hash     7bf602086646029f
+#   content hash  c21cfda27efab9fa
+#   text hash     a1fe6988492c1bc8
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

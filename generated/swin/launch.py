@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  22009d1aa52a159b
-#   text hash     8aaa886a03545906
+#   content hash  c21cfda27efab9fa
+#   text hash     db3092f1c3b6c89f
 #   render with   attnforge render specs/swin.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  22009d1aa52a159b
-#   text hash     5652566dafe96f2c
+#   content hash  c21cfda27efab9fa
+#   text hash     b14a4f83586a26a7
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

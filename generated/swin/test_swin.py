@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  22009d1aa52a159b
-#   text hash     939937c212894e18
+#   content hash  c21cfda27efab9fa
+#   text hash     69d66c114ceb923e
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bb024e43c3495c56
-#   text hash     1d40b3465e91b4e6
+#   content hash  a69be684a9401477
+#   text hash     e539f170b0a6228c
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bb024e43c3495c56
-#   text hash     bc5a4be303102975
+#   content hash  a69be684a9401477
+#   text hash     c6879af7a9b6d136
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bb024e43c3495c56
-#   text hash     64fdafe413dab645
+#   content hash  a69be684a9401477
+#   text hash     e13fc77c2b959de8
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

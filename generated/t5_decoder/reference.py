@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bb024e43c3495c56
-#   text hash     e367c9a810c46a72
+#   content hash  a69be684a9401477
+#   text hash     6c8fed8238c7b811
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f3ba535eeb1bd43a
-#   text hash     06b9fc49175d0907
+#   content hash  38bbfc635787d4c4
+#   text hash     2c11a6e1f7c5c7d5
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f3ba535eeb1bd43a
-#   text hash     bc140ad56755e470
+#   content hash  38bbfc635787d4c4
+#   text hash     cf8147057e01a595
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

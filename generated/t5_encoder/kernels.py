@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f3ba535eeb1bd43a
-#   text hash     fe04b937c8e7cbd0
+#   content hash  38bbfc635787d4c4
+#   text hash     013ef5ae92cc5b06
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernels: Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f3ba535eeb1bd43a
-#   text hash     64b965b0af176a5f
+#   content hash  38bbfc635787d4c4
+#   text hash     9aaa8ede06d0c795
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f3ba535eeb1bd43a
-#   text hash     274cd3634c820fbc
+#   content hash  38bbfc635787d4c4
+#   text hash     a5a6f20a486839b0
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  ce3d9458746e9b22
-#   text hash     354cd799bc101ebc
+#   content hash  8bff5775a9c6d0cd
+#   text hash     dd85eb759e1130c5
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  ce3d9458746e9b22
-#   text hash     85dd47b09532d9ad
+#   content hash  8bff5775a9c6d0cd
+#   text hash     129c2ecb10761461
 #   render with   attnforge render specs/transfusion.yaml
 """The kernels: Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  ce3d9458746e9b22
-#   text hash     96ddb087065b61bb
+#   content hash  8bff5775a9c6d0cd
+#   text hash     5bdaedd745fe3de0
 #   render with   attnforge render specs/transfusion.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

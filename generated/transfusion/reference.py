@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  ce3d9458746e9b22
-#   text hash     652df00ec779c318
+#   content hash  8bff5775a9c6d0cd
+#   text hash     0a892014cf31bb9f
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  68da604750c475e9
-#   text hash     33eeb194b55329d1
+#   content hash  e3b8a639483604fd
+#   text hash     d36fd07dccf71127
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

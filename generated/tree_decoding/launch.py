@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  68da604750c475e9
-#   text hash     0a10e4b66ed8a0fc
+#   content hash  e3b8a639483604fd
+#   text hash     9db7885b6477b397
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

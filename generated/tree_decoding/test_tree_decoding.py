@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  68da604750c475e9
-#   text hash     c2db8a4e7f6edd87
+#   content hash  e3b8a639483604fd
+#   text hash     55ddb6e52f086c9f
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import Literal, NamedTuple
 
 from . import calculus, printers
-from .expression import Node
-from .factors import SCORE, Factored, factored
+from .expression import SCORE, Node
+from .factors import Factored, factored
 from .inputs import Input
 from .leaves import TYPES, Leaf, Reader, as_bool
 from .tiles import Weight
@@ -253,10 +253,9 @@ class View(Reader):
         """What terms load, which tells the tiles that suit them."""
         if self.spec.dropout or any(leaf.form in ("pair", "entry") for leaf in self.leaves):
             return "heavy"
-        rows = {leaf.input.dtype for leaf in self.leaves if leaf.form == "row"}
-        if "float" in rows:
-            given = (leaf.input for leaf in self.leaves if leaf.form == "row" and leaf.input.dtype == "float")
-            return "heavy" if self.spec.packed and not all(i.scan for i in given) else "rows"
+        rows = [leaf.input for leaf in self.leaves if leaf.form == "row"]
+        if floats := [given for given in rows if given.dtype == "float"]:
+            return "rows" if all(map(self.reachable, floats)) else "heavy"
         if rows:
             return "marks"
         return "sloped" if any(term.slope.text for term in self.terms) else "plain"

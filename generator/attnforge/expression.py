@@ -41,3 +41,7 @@ class Node:
         yield self
         for arg in self.args:
             yield from arg.walk()
+
+
+SCORE = Node("var", (), "score", "float")
+"""The score that a term takes."""

@@ -273,7 +273,7 @@ class Faces(Pieces):
             + found
             + tuple(pair.kernel for pair in self.pairs)
             + ((self.rotate,) if self.spec.rope else ())
-            + ((self.scan,) if any(i.scan for i in self.spec.inputs) else ())
+            + ((self.scan,) if self.scanned else ())
         )
 
     # -- kernels that look at masks alone, and what they leave to the others -----------------------------------------

@@ -9,9 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from .expression import Node
-
-SCORE = Node("var", (), "score", "float")
+from .expression import SCORE, Node
 
 
 class Factored(NamedTuple):
@@ -65,9 +63,11 @@ def _bare(node: Node) -> Node:
 
 
 def _outer(node: Node) -> tuple[float, Node]:
-    if node.op in ("*", "/") and node != SCORE:
-        for value, rest in ((_positive(node.args[0]), node.args[1]), (_positive(node.args[1]), node.args[0])):
-            if value and node.op == "*" and rest.type == "float":
+    """What an expression multiplies all else by, and the rest."""
+    if node.op == "*":
+        for number, rest in (node.args, node.args[::-1]):
+            value = _positive(number)
+            if value and rest.type == "float":
                 return value, rest
     return 1.0, node
 

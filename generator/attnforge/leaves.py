@@ -185,8 +185,8 @@ class Reader:
                 continue
             base = "head" if self._heads and "head" in leaf.input.kinds else "program"
             if site == base and self._steps(leaf.input):
-                first = "" if self.streams(leaf.input) else f"{leaf.input.name}_ptr + "
-                lines[f"{leaf.input.name}_base = {first}{self._steps(leaf.input)}"] = None
+                streamed = self.streams(leaf.input)
+                lines[f"{leaf.input.name}_base = {(self._steps if streamed else self._place)(leaf.input)}"] = None
             extent, inner = self.extent(leaf), "step" if leaf in self._scored else "mask"
             owned = "tile" if self.whole_head and extent else outer
             if site == (owned if extent <= {self.own} else inner):
@@ -207,15 +207,16 @@ class Reader:
         yield from (f"{name} = tl.cast({name}, {TYPES[kind]})" for name, kind in kinds.items() if kind != "int")
 
     def streams(self, given: Input) -> Side | None:
-        """The side along which steps read an input's values of rows by a descriptor, if any does.
-
-        A packed sequence may begin where none reads, but for vectors of the package's own.
-        """
-        if self.whole_head or given.dtype == "bool" or (self.spec.packed and not given.scan):
+        """The side along which steps read an input's values of rows by a descriptor, if any does."""
+        if self.whole_head or given.dtype == "bool" or not self.reachable(given):
             return None
         leaves = (leaf for leaf in self._scored if leaf.input == given and leaf.side not in (None, self.own))
         side = next((leaf.side for leaf in leaves), None)
         return side if side and seen_axes(given, self.spec)[-1].kind in ROW_AXES else None
+
+    def reachable(self, given: Input) -> bool:
+        """Whether descriptors can read rows: a packed sequence begins anywhere, but in vectors of the package's own."""
+        return given.scan is not None or not self.spec.packed
 
     def points(self, given: Input) -> bool:
         """Whether the kernel reads an input, or lets the terms' other kernels read it, through a pointer."""
@@ -226,10 +227,14 @@ class Reader:
 
     def base(self, given: Input) -> str:
         """What points to an input's values for this batch entry and head."""
-        pointer = f"{given.name}_ptr"
         if not self._steps(given):
-            return pointer
-        return f"{pointer} + {given.name}_base" if self.streams(given) else f"{given.name}_base"
+            return f"{given.name}_ptr"
+        return f"{given.name}_ptr + {given.name}_base" if self.streams(given) else f"{given.name}_base"
+
+    def _place(self, given: Input) -> str:
+        """Where an input's values for this batch entry and head begin."""
+        steps = self._steps(given)
+        return f"{given.name}_ptr + {steps}" if steps else f"{given.name}_ptr"
 
     def _steps(self, given: Input) -> str:
         """How far from an input's first value those for this batch entry and head begin; "" for no way at all."""
@@ -246,7 +251,7 @@ class Reader:
 
     def _value_of(self, given: Input) -> str:
         """An input's one value for this batch entry and head, worked out where the call leaves it out."""
-        load = f"tl.load({' + '.join(filter(None, (f'{given.name}_ptr', self._steps(given))))}){CASTS[given.dtype]}"
+        load = f"tl.load({self._place(given)}){CASTS[given.dtype]}"
         if given.default is None:
             return load
         return f"default_{given.name}(h, Hq) if {given.name}_ptr is None else {load}"

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 
 from .constants import OPERATIONS
-from .expression import Node
+from .expression import SCORE, Node
 
 Interval = tuple[float, float]
 EVERYTHING: Interval = (-math.inf, math.inf)
@@ -18,7 +18,7 @@ _RANGES: dict[str, Interval] = {
     "cos": (-1, 1),
     "exp": (0, math.inf),
 }
-_RISING = ("neg", "min", "max", "+", "-", "tanh", "sigmoid", "exp")  # in each operand, or falling in it
+_EXTREME_AT_ENDS = ("neg", "min", "max", "+", "-", "*", "tanh", "sigmoid", "exp")
 
 
 def largest(scores: Sequence[Node]) -> float:
@@ -33,7 +33,7 @@ def interval(node: Node, score: Interval) -> Interval:
     """Where an expression lies for scores in an interval; never too narrow, though at times too wide."""
     if node.op == "num" and isinstance(node.value, int | float):
         return node.value, node.value
-    if node.op == "var" and node.value == "score":
+    if node == SCORE:
         return score
     args = [interval(arg, score) for arg in node.args]
     if node.op == "where":
@@ -42,10 +42,8 @@ def interval(node: Node, score: Interval) -> Interval:
         (low, high) = args[0]
         return max(low, -high, 0), max(-low, high)
     finite = all(map(math.isfinite, itertools.chain(*args)))
-    if node.op in _RISING and (finite or node.op in ("min", "max")):
+    if node.op in _EXTREME_AT_ENDS and (finite or node.op in ("min", "max")):
         return _spread(node.op, args)
-    if node.op == "*" and finite:
-        return _spread("*", args)
     if node.op == "/" and finite and not args[1][0] <= 0 <= args[1][1]:
         return _spread("/", args)
     return _RANGES.get(node.op, EVERYTHING)

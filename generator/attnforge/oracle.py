@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from . import draws, printers
-from .expression import Node
+from .expression import SCORE, Node
 from .indices import IMPLICIT
 from .inputs import ROW_AXES, Axis, Input
 from .plan import Argument
@@ -30,7 +30,6 @@ _LOCALS = {
     "q_pos": "torch.arange(k_len - q_len, k_len, device=device)[:, None]",
     "k_pos": "torch.arange(k_len, device=device)",
 }
-_SCORE = Node("var", (), "score", "float")
 _KEEP = Node("local", (), "keep", "bool")
 _ZEROS = Node("local", (), "torch.zeros_like(score)", "float")
 
@@ -113,7 +112,7 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
 
 def _value(score: Node) -> Node:
     """A score term's value, one for each score even where the score does not stand in it."""
-    return score if any(n == _SCORE for n in score.walk()) else Node("+", (_ZEROS, score))
+    return score if any(n == SCORE for n in score.walk()) else Node("+", (_ZEROS, score))
 
 
 def _sizes(spec: Spec, shapes: dict[str, str]) -> dict[str, str]:
@@ -325,7 +324,7 @@ def _tame(node: Node, inputs: dict[str, Input]) -> bool:
 
 
 def _learns(node: Node, inputs: dict[str, Input]) -> bool:
-    return any(n == _SCORE or (n.op == "input" and inputs[str(n.value)].grad) for n in node.walk())
+    return any(n == SCORE or (n.op == "input" and inputs[str(n.value)].grad) for n in node.walk())
 
 
 def _finite(node: Node) -> bool:

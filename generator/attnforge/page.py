@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from . import calculus, mathml, printers, render, samples, trace, walk
-from .expression import Node
-from .factors import SCORE
+from .expression import SCORE, Node
 from .indices import IMPLICIT
 from .inputs import Axis
 from .javascript import javascript

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from .inputs import Input
 from .leaves import Reader
 from .parameters import Parameter
 from .spec import Spec
@@ -25,6 +26,11 @@ class Pieces:
     """The pieces of a variant's faces."""
 
     spec: Spec
+
+    @property
+    def scanned(self) -> tuple[Input, ...]:
+        """The inputs that kernels read as cumulative sums."""
+        return tuple(given for given in self.spec.inputs if given.scan)
 
     def _operands(self, *names: str) -> Iterable[Parameter]:
         rows = {"k": "BLOCK_N", "v": "BLOCK_N"}
@@ -56,8 +62,8 @@ class Pieces:
         """How many rows a head has in vectors of the package's own, where packed sequences begin at multiples of 4."""
         if self.spec.packed:
             yield Parameter("q_rows", "i32", "delta.shape[-1]")
-        if scanned := [i.name for i in self.spec.inputs if i.scan and self.spec.packed]:
-            yield Parameter("k_rows", "i32", f"{scanned[0]}.shape[-1]")
+            if self.scanned:
+                yield Parameter("k_rows", "i32", f"{self.scanned[0].name}.shape[-1]")
 
     def _given(self, view: Reader) -> Iterable[Parameter]:
         for option in self.spec.options:

@@ -144,11 +144,6 @@ class Plan:
         return "scale" if both == 1 else f"(scale * {both!r})"
 
     @cached_property
-    def scanned(self) -> tuple[Input, ...]:
-        """The inputs that kernels read as cumulative sums."""
-        return tuple(i for i in self.spec.inputs if i.scan)
-
-    @cached_property
     def learned(self) -> tuple[Reduction, ...]:
         """The inputs that get a gradient."""
         sums = (*self.by_query.learned, *self.by_key.learned, *(Sum(pair.leaf) for pair in self.faces.pairs))
@@ -230,10 +225,9 @@ class Plan:
     @cached_property
     def passes(self) -> tuple[Pass, ...]:
         """The parts of the backward pass."""
-        by_rows = self._groups(f"{self.sequences} * q.shape[-2]", "m", "k, v")
         by_columns = self._groups(f"{self.sequences} * k.shape[-2]", "n", "q, dout")
         return (
-            self._pass(self.faces.dq, self.by_query, {0: ("dq", "q")}, by_rows),
+            self._pass(self.faces.dq, self.by_query, {0: ("dq", "q")}, self.grid),
             self._pass(self.faces.dkv, self.by_key, {1: ("dk", "k"), 2: ("dv", "v")}, by_columns),
             *(
                 self._pass(

@@ -33,7 +33,7 @@ LAYERS = [
         "habits",
         "tiles",
     },
-    {"printers", "notation", "mathml", "javascript", "ranges", "linear", "normal", "intervals", "magnitude"},
+    {"printers", "notation", "mathml", "javascript", "ranges", "linear", "normal", "intervals"},
     {
         "leaves",
         "binding",

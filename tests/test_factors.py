@@ -1,4 +1,4 @@
-"""Numbers that kernels apply elsewhere than score by score, and how large scores can get."""
+"""Numbers that kernels apply elsewhere than score by score."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from attnforge import evaluation, magnitude
+from attnforge import evaluation
 from attnforge.expression import SCORE, Node
 from attnforge.factors import factored
 
@@ -51,26 +51,3 @@ def test_numbers_are_taken_off_where_the_whole_term_has_them(
         for term, rest in zip(scores, found.scores, strict=True):
             plain, bare = (evaluation.evaluate(node, {"score": x}) for node, x in ((term, plain), (rest, bare)))
         assert math.isclose(plain, outer * bare)
-
-
-@pytest.mark.parametrize(
-    ("scores", "largest"),
-    [
-        ([CAP], 50),
-        ([SCORE], math.inf),
-        ([MIXED], math.inf),
-        ([CAP, call("+", SCORE, number(5))], 55),
-        ([CAP, call("max", SCORE, number(-10.0)), call("abs", call("-", SCORE, number(20)))], 30),
-        ([call("max", call("min", SCORE, number(8.0)), number(-4.0))], 8),
-        ([call("neg", call("sigmoid", SCORE))], 1),
-        ([call("exp", call("*", number(2.0), call("tanh", SCORE)))], math.exp(2)),
-        ([call("exp", SCORE)], math.inf),
-        ([call("exp", call("*", number(1e6), call("sigmoid", SCORE)))], math.inf),
-        ([call("/", call("cos", SCORE), number(0.25))], 4),
-        ([call("/", number(1.0), call("tanh", SCORE))], math.inf),
-        ([call("+", CAP, Node("input", (), "bias", "float"))], math.inf),
-        ([Node("where", (Node("<", (SCORE, number(0.0)), None, "bool"), number(-9.0), CAP), None, "float")], 50),
-    ],
-)
-def test_scores_get_no_larger_than_their_terms_let_them(scores: list[Node], largest: float) -> None:
-    assert math.isclose(magnitude.largest(scores), largest)

@@ -38,7 +38,7 @@ def test_launches_that_know_their_shapes_are_first_ones(part: int) -> None:
         ("(x.shape, x.stride(), x.dtype, x.data_ptr() % 16)", "(x.shape, x.dtype, x.data_ptr() % 16)"),
         ("(x.shape, x.stride(), x.dtype, x.data_ptr() % 16)", "(x.shape, x.stride(), x.dtype)"),
         ("(x.shape, x.stride(), x.dtype, x.data_ptr() % 16)", "(x.stride(), x.dtype, x.data_ptr() % 16)"),
-        ("key = (kernel.__name__, *blocks)", "key = bool(tiles)"),
+        ("key = (kernel.__name__, *blocks)", "key = bool(blocks)"),
         ("fields, base=x", "fields, base=tiles.base"),
     ],
 )

@@ -35,7 +35,7 @@ FAULTS = {
     ),
     "prefix and causal swapped for their meet": ("prefix_lm", ") | (", ") & ("),
     "softcap without its slope": ("softcap", "ds = ds * slope0", "ds = ds"),
-    "softcap in other units": ("softcap", "p = tl.exp2(score * (30.0 * LOG2E))", "p = tl.exp2(score * LOG2E)"),
+    "softcap in other units": ("softcap", "score * (30.0 * LOG2E) - pivot", "score * LOG2E - pivot"),
     "softcap of unscaled scores": ("softcap", "* (scale / 30.0)", "* scale"),
     "another head in the place of the last group's": ("full", "tl.program_id(2) * tl.num_programs(0)", "0"),
     "rows of packed sequences that overlap": ("packed_causal", "(q_offset // 4 + b) * 4", "q_offset // 4 * 4"),

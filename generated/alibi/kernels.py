@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  84261669011bf1ed
-#   text hash     ca0151944bb08bd7
+#   content hash  2622ab35b7b42e6a
+#   text hash     6a1495b30f0c2b80
 #   render with   attnforge render specs/alibi.yaml
 """The kernels: Causal attention with linear biases, one slope a head.
 

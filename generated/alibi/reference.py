@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  84261669011bf1ed
-#   text hash     734f4c03c86ba920
+#   content hash  2622ab35b7b42e6a
+#   text hash     7d9e23b8fcc43d7e
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

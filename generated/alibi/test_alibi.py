@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  84261669011bf1ed
-#   text hash     e3b92feb025c2779
+#   content hash  2622ab35b7b42e6a
+#   text hash     0ef2f271d2714d9a
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  16709acf4bfeca88
-#   text hash     50ec6417f7d74dbf
+#   content hash  3eeaa6639c81fe1e
+#   text hash     bfc64f78c56e534b
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  16709acf4bfeca88
-#   text hash     c70fb3c9a4e4129c
+#   content hash  3eeaa6639c81fe1e
+#   text hash     54fdb7e8ce1e8bc8
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  16709acf4bfeca88
-#   text hash     4fc3a977b9f44b8a
+#   content hash  3eeaa6639c81fe1e
+#   text hash     9d395d8dfdab82a1
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

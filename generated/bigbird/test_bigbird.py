@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  16709acf4bfeca88
-#   text hash     247111779bb71b9f
+#   content hash  3eeaa6639c81fe1e
+#   text hash     c178b5f8be5da8d6
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  10ba96fc09637a98
-#   text hash     4a90a02ed04677b2
+#   content hash  048c03ed3fdb7787
+#   text hash     d5949384ff46fdc9
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

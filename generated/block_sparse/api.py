@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  10ba96fc09637a98
-#   text hash     8ce873b81279509f
+#   content hash  048c03ed3fdb7787
+#   text hash     bc3aaeddd4245ca7
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  10ba96fc09637a98
-#   text hash     34a9a70cd1db3317
+#   content hash  048c03ed3fdb7787
+#   text hash     f2960b24d8fb477b
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernels: Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  10ba96fc09637a98
-#   text hash     4232905bee6c4177
+#   content hash  048c03ed3fdb7787
+#   text hash     a6d7162188218b6f
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

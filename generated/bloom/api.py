@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  17fefc0495edffb0
-#   text hash     647e1475c3c98973
+#   content hash  6593e4583228a779
+#   text hash     6ab26e393ccfb119
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

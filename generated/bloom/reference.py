@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  17fefc0495edffb0
-#   text hash     b44a33e759a64c42
+#   content hash  6593e4583228a779
+#   text hash     55c476f164ad3941
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  17fefc0495edffb0
-#   text hash     17cd4aba62a31d17
+#   content hash  6593e4583228a779
+#   text hash     e2d050e49f873412
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

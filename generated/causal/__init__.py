@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  cdb2b8c80fe6967b
-#   text hash     71bbb93cc2c6cd3c
+#   content hash  5e2a933052da8a74
+#   text hash     3dd9f78deff71e04
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  cdb2b8c80fe6967b
-#   text hash     20f2d3f915fb10c7
+#   content hash  5e2a933052da8a74
+#   text hash     f709a7890ee74360
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

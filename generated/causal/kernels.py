@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  cdb2b8c80fe6967b
-#   text hash     6d0285e1ade5109a
+#   content hash  5e2a933052da8a74
+#   text hash     a66b18357b7351bc
 #   render with   attnforge render specs/causal.yaml
 """The kernels: Causal attention with grouped heads.
 

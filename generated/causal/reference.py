@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  cdb2b8c80fe6967b
-#   text hash     e93c2d35a00f3dc6
+#   content hash  5e2a933052da8a74
+#   text hash     a50dd144decc29d7
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  cdb2b8c80fe6967b
-#   text hash     0c16d9716bb9d73c
+#   content hash  5e2a933052da8a74
+#   text hash     8d0cfe530c9c032e
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

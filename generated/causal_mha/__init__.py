@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  5bec6d9805a2d62e
-#   text hash     ecdaa64542ff29b7
+#   content hash  f81769c8a28811bf
+#   text hash     862025ebd34a6956
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  5bec6d9805a2d62e
-#   text hash     811303fc03e828ce
+#   content hash  f81769c8a28811bf
+#   text hash     28a9d314650f1018
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  5bec6d9805a2d62e
-#   text hash     f2b69eb0aabf390f
+#   content hash  f81769c8a28811bf
+#   text hash     7a0f8385d7fb60fb
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernels: Causal attention with as many key heads as query heads.
 

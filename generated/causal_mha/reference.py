@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  5bec6d9805a2d62e
-#   text hash     7ccbc0027b3a7002
+#   content hash  f81769c8a28811bf
+#   text hash     eac4397347834189
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  5bec6d9805a2d62e
-#   text hash     1af2804b1266b960
+#   content hash  f81769c8a28811bf
+#   text hash     faae65de88026574
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  246db0978bb123e9
-#   text hash     6a126ba959be1cfb
+#   content hash  a12a6c3b7c80b41a
+#   text hash     5f536a5dcb811897
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  246db0978bb123e9
-#   text hash     9a8c6c29711c30d5
+#   content hash  a12a6c3b7c80b41a
+#   text hash     9d95c205d0d92b25
 #   render with   attnforge render specs/cross.yaml
 """The kernels: Attention from a decoder to all of an encoder's outputs.
 

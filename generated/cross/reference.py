@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  246db0978bb123e9
-#   text hash     2523d27e89cb1d8d
+#   content hash  a12a6c3b7c80b41a
+#   text hash     929dcb9f846f85f6
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  d9faf4a879561d94
-#   text hash     9b8647cef01dd0a1
+#   content hash  5a9ca425f5c11c12
+#   text hash     b98ea5069dfbaae4
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  d9faf4a879561d94
-#   text hash     39c9e2192086290c
+#   content hash  5a9ca425f5c11c12
+#   text hash     776e631c8c3eb6b5
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  d9faf4a879561d94
-#   text hash     f0a70e7695566c9f
+#   content hash  5a9ca425f5c11c12
+#   text hash     5aae85b10e5508b1
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernels: Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

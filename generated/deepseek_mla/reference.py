@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  d9faf4a879561d94
-#   text hash     b32dbb73ec90039f
+#   content hash  5a9ca425f5c11c12
+#   text hash     446843e273766da4
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  d9faf4a879561d94
-#   text hash     fbd0f99fa14769d7
+#   content hash  5a9ca425f5c11c12
+#   text hash     60bd55da4577056f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

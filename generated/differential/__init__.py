@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d20578768ec953e2
-#   text hash     cfe9ee0667acb57f
+#   content hash  f0814c807123baf7
+#   text hash     28f601816d49c1c9
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d20578768ec953e2
-#   text hash     febe76ad22fd1d99
+#   content hash  f0814c807123baf7
+#   text hash     c513c3ed25a29034
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d20578768ec953e2
-#   text hash     96af1062f2628993
+#   content hash  f0814c807123baf7
+#   text hash     ecaf978243f1d2c3
 #   render with   attnforge render specs/differential.yaml
 """The kernels: One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d20578768ec953e2
-#   text hash     f9b4225b59fd1e7a
+#   content hash  f0814c807123baf7
+#   text hash     5cec677c161afe5e
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

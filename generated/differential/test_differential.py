@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d20578768ec953e2
-#   text hash     2419317b4434b803
+#   content hash  f0814c807123baf7
+#   text hash     6036a22fccf36fd2
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

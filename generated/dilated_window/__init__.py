@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f4c144097970225d
-#   text hash     4f108c571182b686
+#   content hash  ff3aaaf80248ef7c
+#   text hash     e92db2ecc8fc8a82
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

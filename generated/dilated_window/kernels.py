@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f4c144097970225d
-#   text hash     faa4fbd9876b9b4a
+#   content hash  ff3aaaf80248ef7c
+#   text hash     496f9953b514085d
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernels: Causal attention to every fourth of the 512 most recent keys.
 

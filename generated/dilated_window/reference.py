@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f4c144097970225d
-#   text hash     b98412433394c50f
+#   content hash  ff3aaaf80248ef7c
+#   text hash     794af3de0c1e9801
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c5d6b7a3f76c9772
-#   text hash     5c5abafaf377b54a
+#   content hash  4da0e861dad5144e
+#   text hash     68104dc8a6ac6cba
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c5d6b7a3f76c9772
-#   text hash     ee5fbd0d68bcbd89
+#   content hash  4da0e861dad5144e
+#   text hash     c5458709356dbd73
 #   render with   attnforge render specs/flash1.yaml
 """The kernels: Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

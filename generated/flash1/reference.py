@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c5d6b7a3f76c9772
-#   text hash     51a34a3ab3d200ef
+#   content hash  4da0e861dad5144e
+#   text hash     5dd04abd143e85ab
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

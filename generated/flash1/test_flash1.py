@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c5d6b7a3f76c9772
-#   text hash     ccd3a0eace4edb56
+#   content hash  4da0e861dad5144e
+#   text hash     96454127b8867f6f
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  d685f1ffaacc51f8
-#   text hash     b79ed5f7a93c0c39
+#   content hash  b6ad32e7da7988f6
+#   text hash     67aeddeadd947b2e
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

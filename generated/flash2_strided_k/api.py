@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  d685f1ffaacc51f8
-#   text hash     0d22cae85cda07cd
+#   content hash  b6ad32e7da7988f6
+#   text hash     2864c44d4517b02d
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  d685f1ffaacc51f8
-#   text hash     3316bff7a019cb69
+#   content hash  b6ad32e7da7988f6
+#   text hash     d831995fa8f7df94
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  d685f1ffaacc51f8
-#   text hash     653eac6cf43d6135
+#   content hash  b6ad32e7da7988f6
+#   text hash     d77ed25dc2b7ac35
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

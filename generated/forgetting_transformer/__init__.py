@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  06435a0f7d7c84d8
-#   text hash     7f4b5f6095cf9b7e
+#   content hash  feda682a4050287a
+#   text hash     9fc84dac7eac77a8
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

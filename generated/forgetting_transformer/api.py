@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  06435a0f7d7c84d8
-#   text hash     0d99d10dda6f4c39
+#   content hash  feda682a4050287a
+#   text hash     a3859ab257efc8f7
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

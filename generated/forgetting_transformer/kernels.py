@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  06435a0f7d7c84d8
-#   text hash     e27d7e7f3f08367f
+#   content hash  feda682a4050287a
+#   text hash     0961ef92b0abbe4e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The kernels: Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  06435a0f7d7c84d8
-#   text hash     2c890a2116de3b56
+#   content hash  feda682a4050287a
+#   text hash     8a8870e0275cbdec
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

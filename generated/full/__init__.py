@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e1f3ce6f1ee52319
-#   text hash     181489b083e51225
+#   content hash  a9253f152b05f22c
+#   text hash     3c61b6e43150a8f9
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

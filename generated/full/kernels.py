@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e1f3ce6f1ee52319
-#   text hash     4c91a85a5a92e7ff
+#   content hash  a9253f152b05f22c
+#   text hash     7161058df5135665
 #   render with   attnforge render specs/full.yaml
 """The kernels: Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e1f3ce6f1ee52319
-#   text hash     941c46eff90f8999
+#   content hash  a9253f152b05f22c
+#   text hash     575ca29a2858cfab
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

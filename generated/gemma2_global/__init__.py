@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  87c6d9b4681e77f6
-#   text hash     747923d5d550721c
+#   content hash  3d679310868c5b63
+#   text hash     8d7047627187dcd8
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

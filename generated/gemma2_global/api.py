@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  87c6d9b4681e77f6
-#   text hash     ea7f5be4c9724394
+#   content hash  3d679310868c5b63
+#   text hash     ff8a93bd4a9c78e8
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  87c6d9b4681e77f6
-#   text hash     9cbf62ab132b9363
+#   content hash  3d679310868c5b63
+#   text hash     c539e5c94d6d178d
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

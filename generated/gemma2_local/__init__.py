@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ace14481df9f5ec9
-#   text hash     1479617ef7b5b716
+#   content hash  e164128d1076896d
+#   text hash     4d5118c05ff88b05
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ace14481df9f5ec9
-#   text hash     92cab58bf815d943
+#   content hash  e164128d1076896d
+#   text hash     5bc3207a61ed173f
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

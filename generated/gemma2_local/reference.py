@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ace14481df9f5ec9
-#   text hash     624031f3f03b75e3
+#   content hash  e164128d1076896d
+#   text hash     1f5199a58635ce13
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ace14481df9f5ec9
-#   text hash     4e52546a07cc4f11
+#   content hash  e164128d1076896d
+#   text hash     74b71e7c6adf4f60
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  eb1a928c154f0706
-#   text hash     4fdbdc02f88d4516
+#   content hash  bf6da7e61f13508a
+#   text hash     2df32834d4bb1661
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

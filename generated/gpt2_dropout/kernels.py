@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  eb1a928c154f0706
-#   text hash     31406c6770a1d307
+#   content hash  bf6da7e61f13508a
+#   text hash     fe215df9e7d8d9a5
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernels: Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  eb1a928c154f0706
-#   text hash     1a86e5a515ae48ff
+#   content hash  bf6da7e61f13508a
+#   text hash     4f3d89d3defa552e
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

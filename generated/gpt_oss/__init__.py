@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  a4795aa4362ca09d
-#   text hash     ee07db854ac86a41
+#   content hash  c3203d1d7ddaccd7
+#   text hash     90f955add153ede9
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  a4795aa4362ca09d
-#   text hash     33d9af3888c015db
+#   content hash  c3203d1d7ddaccd7
+#   text hash     c20f0254f78f6da3
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  a4795aa4362ca09d
-#   text hash     396b865f2971d08e
+#   content hash  c3203d1d7ddaccd7
+#   text hash     c4f74807985725a9
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernels: The full layers of gpt-oss, with a learned sink for each head.
 

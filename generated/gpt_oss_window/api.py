@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ecf8d5bf9247deaa
-#   text hash     9c5bd8dec7605e3d
+#   content hash  38589339876d71de
+#   text hash     f039ab486d96379d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

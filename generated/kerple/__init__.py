@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  bb27b2384dd21560
-#   text hash     2e98f10cf268a0fc
+#   content hash  c77c51eb4e54b268
+#   text hash     1b5f31cd9279e73a
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

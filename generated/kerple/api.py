@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  bb27b2384dd21560
-#   text hash     02cfc0c033a95a71
+#   content hash  c77c51eb4e54b268
+#   text hash     0e3b50f429c5223f
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  bb27b2384dd21560
-#   text hash     32fab14bf8b63769
+#   content hash  c77c51eb4e54b268
+#   text hash     e69e490810947a39
 #   render with   attnforge render specs/kerple.yaml
 """The kernels: Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  bb27b2384dd21560
-#   text hash     bf3dfe6ee5d7c72e
+#   content hash  c77c51eb4e54b268
+#   text hash     cfa16e02377f3d8e
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  bb27b2384dd21560
-#   text hash     0d791c9619bf4131
+#   content hash  c77c51eb4e54b268
+#   text hash     63f8a618d2731b4a
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0dd17c08909537c8
-#   text hash     289db891ac128e0f
+#   content hash  7a820e7edd0069eb
+#   text hash     cbd786f7e1a978b7
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0dd17c08909537c8
-#   text hash     b7f99b6ff8fd178e
+#   content hash  7a820e7edd0069eb
+#   text hash     49c04c9e61667f8b
 #   render with   attnforge render specs/llama3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

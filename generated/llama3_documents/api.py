@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  82a9fa11c6cb82ad
-#   text hash     2581c340d53217fc
+#   content hash  6f986a00d31f76b7
+#   text hash     e672fd5c1735d922
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  82a9fa11c6cb82ad
-#   text hash     7c70a7145e39502d
+#   content hash  6f986a00d31f76b7
+#   text hash     c33070a33c0936c4
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  efe67451adc3b289
-#   text hash     d471da62c62bbd5c
+#   content hash  038d6eef90c9e90c
+#   text hash     4cc9ac856aef113a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

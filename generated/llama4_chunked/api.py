@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  efe67451adc3b289
-#   text hash     9d32f049cb7308db
+#   content hash  038d6eef90c9e90c
+#   text hash     cc4a20c20fcfc150
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  efe67451adc3b289
-#   text hash     41016f24c967cd20
+#   content hash  038d6eef90c9e90c
+#   text hash     2c0a36ffa4ff7212
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernels: Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

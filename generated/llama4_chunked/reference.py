@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  efe67451adc3b289
-#   text hash     0a3932f3d51fe9e8
+#   content hash  038d6eef90c9e90c
+#   text hash     b569d58493787f06
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  efe67451adc3b289
-#   text hash     b4af9c7006c1ac07
+#   content hash  038d6eef90c9e90c
+#   text hash     b3c6fca5954ae41c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

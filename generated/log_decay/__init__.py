@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  8a959f65cd633fbc
-#   text hash     c86f6ef15a6b7e86
+#   content hash  f03eb3ea562ee4c7
+#   text hash     99fd7a685d5bccbc
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

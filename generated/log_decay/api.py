@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  8a959f65cd633fbc
-#   text hash     e0db320a6f673a62
+#   content hash  f03eb3ea562ee4c7
+#   text hash     ca091eec0ed5432c
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  8a959f65cd633fbc
-#   text hash     78d2027e9974598b
+#   content hash  f03eb3ea562ee4c7
+#   text hash     33de0913e13cf0e4
 #   render with   attnforge render specs/log_decay.yaml
 """The kernels: Causal attention that forgets by a decay learned for each token and head.
 

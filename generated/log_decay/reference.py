@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  8a959f65cd633fbc
-#   text hash     92d6031c0589be72
+#   content hash  f03eb3ea562ee4c7
+#   text hash     1bac4f421ab915cd
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  8a959f65cd633fbc
-#   text hash     e770ae9ebac55c2b
+#   content hash  f03eb3ea562ee4c7
+#   text hash     a18d90c4fb62f1be
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  7ab54c09edffc5f8
-#   text hash     9386242c79880780
+#   content hash  4ed146d39ee0874c
+#   text hash     5b9dba15a23af421
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  7ab54c09edffc5f8
-#   text hash     0b491e589e41cf12
+#   content hash  4ed146d39ee0874c
+#   text hash     ed2285e362247fcf
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

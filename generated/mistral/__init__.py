@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  519b7b2f5fc21272
-#   text hash     601e7f1add52ed2e
+#   content hash  a7439a2121df4341
+#   text hash     c7381051499f84aa
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  519b7b2f5fc21272
-#   text hash     52f8852dd77d005c
+#   content hash  a7439a2121df4341
+#   text hash     ec1a84c459f5fe84
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

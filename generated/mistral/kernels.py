@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  519b7b2f5fc21272
-#   text hash     e4bef3f5cf325e52
+#   content hash  a7439a2121df4341
+#   text hash     8e2995185db8b453
 #   render with   attnforge render specs/mistral.yaml
 """The kernels: Causal attention to the 4096 most recent keys with rotary embedding.
 

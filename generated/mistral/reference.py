@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  519b7b2f5fc21272
-#   text hash     01c8cc52f81ca474
+#   content hash  a7439a2121df4341
+#   text hash     46846c61ae998656
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

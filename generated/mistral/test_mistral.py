@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  519b7b2f5fc21272
-#   text hash     ccd4386f76e4b2b0
+#   content hash  a7439a2121df4341
+#   text hash     59cd637248076de2
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

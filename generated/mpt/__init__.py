@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c54fe705e912cf76
-#   text hash     8537da5cbf13fdee
+#   content hash  0ea3bfe661f5c10c
+#   text hash     6adf8886839c3987
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

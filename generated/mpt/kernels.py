@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c54fe705e912cf76
-#   text hash     3cad66fe3b60cf0d
+#   content hash  0ea3bfe661f5c10c
+#   text hash     710f52daa3ab862d
 #   render with   attnforge render specs/mpt.yaml
 """The kernels: Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c54fe705e912cf76
-#   text hash     d0b363c26bdc740a
+#   content hash  0ea3bfe661f5c10c
+#   text hash     9a0a143a71146556
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c54fe705e912cf76
-#   text hash     9277a36fcfe1d6bd
+#   content hash  0ea3bfe661f5c10c
+#   text hash     398e404554883a55
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  91abe7ce0c3c0e9b
-#   text hash     6b8f824ac8541bc0
+#   content hash  65a95ffe0edb013d
+#   text hash     bb339752a8efd2ac
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

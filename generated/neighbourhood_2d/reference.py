@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  91abe7ce0c3c0e9b
-#   text hash     d5cd538b2b1834ce
+#   content hash  65a95ffe0edb013d
+#   text hash     f10e9713ff7ddaac
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

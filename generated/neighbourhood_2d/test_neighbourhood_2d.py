@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  91abe7ce0c3c0e9b
-#   text hash     7b8e7411fe52b91f
+#   content hash  65a95ffe0edb013d
+#   text hash     2479145a8a720673
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  3f420ce00fa20df0
-#   text hash     c7ab466c256f6d2e
+#   content hash  f38a8b1fb40a3680
+#   text hash     b147c18614f9abb1
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

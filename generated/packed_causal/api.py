@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  3f420ce00fa20df0
-#   text hash     e8de71feb45c7983
+#   content hash  f38a8b1fb40a3680
+#   text hash     1d8153752ed191c4
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

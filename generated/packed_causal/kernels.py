@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  3f420ce00fa20df0
-#   text hash     3167f73c8f03ed01
+#   content hash  f38a8b1fb40a3680
+#   text hash     57fbbff6a9fb4aae
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernels: Causal attention for sequences packed into one tensor.
 

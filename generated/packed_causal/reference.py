@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  3f420ce00fa20df0
-#   text hash     55ba5e9d317e7669
+#   content hash  f38a8b1fb40a3680
+#   text hash     5e3c58345fddbc55
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

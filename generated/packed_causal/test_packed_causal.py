@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  3f420ce00fa20df0
-#   text hash     f6567c41cfd7db2f
+#   content hash  f38a8b1fb40a3680
+#   text hash     4b70f57a9fa271fa
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  50aabd27bcce9896
-#   text hash     941a82806d6abd7f
+#   content hash  a0521bfa6e5bfb45
+#   text hash     bb46d2d199b26bbd
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

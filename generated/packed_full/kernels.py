@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  50aabd27bcce9896
-#   text hash     9a6513986b57e43c
+#   content hash  a0521bfa6e5bfb45
+#   text hash     1b993326989b5de5
 #   render with   attnforge render specs/packed_full.yaml
 """The kernels: Softmax attention without a mask, for sequences packed into one tensor.
 

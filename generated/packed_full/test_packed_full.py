@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  50aabd27bcce9896
-#   text hash     df2104e6d538168d
+#   content hash  a0521bfa6e5bfb45
+#   text hash     ecba59ba03feeb2e
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4effe98f34e7de47
-#   text hash     1693266bfab76362
+#   content hash  64a5d21b5222f9da
+#   text hash     09db0759f546a41d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4effe98f34e7de47
-#   text hash     41012c8d216b2945
+#   content hash  64a5d21b5222f9da
+#   text hash     717cbf20401d0c39
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

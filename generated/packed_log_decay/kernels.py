@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4effe98f34e7de47
-#   text hash     e129e0643e063db0
+#   content hash  64a5d21b5222f9da
+#   text hash     023c385d30b42b90
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The kernels: Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

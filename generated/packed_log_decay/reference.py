@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4effe98f34e7de47
-#   text hash     c6aebe3aaff0aa0d
+#   content hash  64a5d21b5222f9da
+#   text hash     4112e0c8fb3c2dae
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4effe98f34e7de47
-#   text hash     e680ce872c33187c
+#   content hash  64a5d21b5222f9da
+#   text hash     1dac7ab40575b642
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

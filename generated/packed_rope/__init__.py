@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  dd0a5ebede26cab8
-#   text hash     ce92353a329ac8f7
+#   content hash  fdc065dd285cd9da
+#   text hash     e6949badf0bddd28
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  dd0a5ebede26cab8
-#   text hash     6276f239c415587b
+#   content hash  fdc065dd285cd9da
+#   text hash     f9254ea6b272632c
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  dd0a5ebede26cab8
-#   text hash     2f8c4d28b211e952
+#   content hash  fdc065dd285cd9da
+#   text hash     edaf7368a6f1540d
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernels: Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  dd0a5ebede26cab8
-#   text hash     15e5573eb98047f1
+#   content hash  fdc065dd285cd9da
+#   text hash     b7169f22fb2eec6b
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  dd0a5ebede26cab8
-#   text hash     02b4186991d7b2cf
+#   content hash  fdc065dd285cd9da
+#   text hash     b504f204112aadb8
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

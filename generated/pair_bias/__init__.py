@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  43d300fef747ee9c
-#   text hash     1b98a5d2f98f8e91
+#   content hash  1905d1daf660051c
+#   text hash     0058b8045fb55efa
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

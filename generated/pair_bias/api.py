@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  43d300fef747ee9c
-#   text hash     ce48baa20e01d970
+#   content hash  1905d1daf660051c
+#   text hash     aa7708db8436e9c0
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  43d300fef747ee9c
-#   text hash     43eec46e1fee66ed
+#   content hash  1905d1daf660051c
+#   text hash     138affdd19213549
 #   render with   attnforge render specs/pair_bias.yaml
 """The kernels: Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4c44d6046556d1b1
-#   text hash     34f6acb4aae46912
+#   content hash  a56b98aec2f98bc0
+#   text hash     d09aae4bc7798f85
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

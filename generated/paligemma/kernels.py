@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4c44d6046556d1b1
-#   text hash     09ed7008580c41b3
+#   content hash  a56b98aec2f98bc0
+#   text hash     9683d92944f4b64f
 #   render with   attnforge render specs/paligemma.yaml
 """The kernels: An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4c44d6046556d1b1
-#   text hash     ae687f816045dfd1
+#   content hash  a56b98aec2f98bc0
+#   text hash     5f64f1ca3edce853
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

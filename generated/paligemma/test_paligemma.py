@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4c44d6046556d1b1
-#   text hash     b86bd8ab4b20ed31
+#   content hash  a56b98aec2f98bc0
+#   text hash     b258aedda3274c37
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e21654930953ed7f
-#   text hash     c7dda223b2bd9570
+#   content hash  376c56fc20475e2a
+#   text hash     f5d0b2c853bbac14
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e21654930953ed7f
-#   text hash     7e3ad29b31fe09b8
+#   content hash  376c56fc20475e2a
+#   text hash     3af64a1a5ffe0e1b
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernels: Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  dd10013280881481
-#   text hash     e590885301c44356
+#   content hash  4243f3ba449c51be
+#   text hash     2bc6542abb749a95
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  dd10013280881481
-#   text hash     d85dddc38d3baf91
+#   content hash  4243f3ba449c51be
+#   text hash     5f4a4553029f4c64
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  dd10013280881481
-#   text hash     0bfb28a17a3b5f26
+#   content hash  4243f3ba449c51be
+#   text hash     e85781c357c921a6
 #   render with   attnforge render specs/qwen3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  dd10013280881481
-#   text hash     6882f4392f905890
+#   content hash  4243f3ba449c51be
+#   text hash     d3e2e58300621375
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

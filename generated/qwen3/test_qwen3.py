@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  dd10013280881481
-#   text hash     ca9b37d18f1feb39
+#   content hash  4243f3ba449c51be
+#   text hash     c7e911d0b477d9d1
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

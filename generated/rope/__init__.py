@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  53fa9520559f5d81
-#   text hash     e6899b2506b754cc
+#   content hash  ba5988469bf56329
+#   text hash     8c7fe3ecd4eb2249
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  53fa9520559f5d81
-#   text hash     168f761323eefdcd
+#   content hash  ba5988469bf56329
+#   text hash     e95876e6d63d4a1c
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

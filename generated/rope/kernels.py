@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  53fa9520559f5d81
-#   text hash     6232be2e26cbcc5e
+#   content hash  ba5988469bf56329
+#   text hash     f87c6eaa30dea960
 #   render with   attnforge render specs/rope.yaml
 """The kernels: Causal attention with rotary embedding, and as many key heads as query heads.
 

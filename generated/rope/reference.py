@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  53fa9520559f5d81
-#   text hash     4e34146a41e957c8
+#   content hash  ba5988469bf56329
+#   text hash     b32427c69dcbc3c4
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  53fa9520559f5d81
-#   text hash     20b2340b215f5adc
+#   content hash  ba5988469bf56329
+#   text hash     a34895cf22fe3fcb
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  1eb41624b93c203f
-#   text hash     8d3a5d02e6891860
+#   content hash  ab01c59a3c8e59f9
+#   text hash     d5241448c5bd5a04
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads.
 

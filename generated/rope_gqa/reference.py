@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  1eb41624b93c203f
-#   text hash     05758258dae91de1
+#   content hash  ab01c59a3c8e59f9
+#   text hash     e5f2f4dca9fcef67
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

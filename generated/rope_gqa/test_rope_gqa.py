@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  1eb41624b93c203f
-#   text hash     d675555792c2672c
+#   content hash  ab01c59a3c8e59f9
+#   text hash     0974e8cb64948b53
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7da76ec6b009aa30
-#   text hash     4f28f9bca68fbeea
+#   content hash  133f17998b256ddb
+#   text hash     be83ad3bec9be116
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7da76ec6b009aa30
-#   text hash     f3c8ceb0a367d613
+#   content hash  133f17998b256ddb
+#   text hash     6eaf0c4fc55e5e05
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernels: Causal attention with rotary embedding of neighbouring components.
 

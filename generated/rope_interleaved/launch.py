@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7da76ec6b009aa30
-#   text hash     166613e425e60100
+#   content hash  133f17998b256ddb
+#   text hash     4f4e453cf729923c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -124,7 +124,10 @@ def _watched(args):
     """Whether somebody looks on: a compiler, a mode, a tensor of a class of its own."""
     if torch.compiler.is_compiling() or is_in_torch_dispatch_mode():
         return True
-    return any(type(x) not in _PLAIN and isinstance(x, torch.Tensor) for x in args)
+    for x in args:
+        if type(x) not in _PLAIN and isinstance(x, torch.Tensor):
+            return True
+    return False
 
 
 def _on_the_device_of_its_tensors(function):
@@ -156,17 +159,18 @@ def _attend(
     _turn(shapes, q, k, q_turned, k_turned, cos, sin, positions, 1.0)
     q, k = q_turned, k_turned
     q, k, v = shapes.readable(q, k, v)
-    block_d, block_dv = _padded(q), _padded(v)
 
     def launch(block_m, block_n, warps, stages):
         _launch(
             shapes,
             kernels.forward,
             (block_m, block_n),
+            (q, k, v, out, lse, float(scale)),
             grid=lambda: _in_groups(q.shape[0] * q.shape[-2], _cdiv(q.shape[1], block_m), k, v),
-            tiles=dict(q_desc=(q, block_m, block_d), k_desc=(k, block_n, block_d), v_desc=(v, block_n, block_dv)),
-            given=dict(out_ptr=out, lse_ptr=lse, scale=float(scale)),
-            sizes=lambda: dict(
+            known=lambda: dict(
+                q_desc=_tiles(q, block_m),
+                k_desc=_tiles(k, block_n),
+                v_desc=_tiles(v, block_n),
                 q_len=q.shape[1],
                 k_len=k.shape[1],
                 Hq=q.shape[-2],
@@ -174,8 +178,8 @@ def _attend(
                 DV=v.shape[-1],
                 BLOCK_M=block_m,
                 BLOCK_N=block_n,
-                BLOCK_D=block_d,
-                BLOCK_DV=block_dv,
+                BLOCK_D=_padded(q),
+                BLOCK_DV=_padded(v),
                 PRECISION=_precision(q),
                 num_warps=warps,
                 num_stages=stages,
@@ -187,8 +191,9 @@ def _attend(
 
 
 def _outputs(q, k, v):
-    out = q.new_empty(*q.shape[:-1], v.shape[-1])
-    lse = q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=torch.float32)
+    batch, rows, heads, _ = q.shape
+    out = q.new_empty(batch, rows, heads, v.shape[-1])
+    lse = q.new_empty(batch, heads, rows, dtype=torch.float32)
     return out, lse, _rows(q), _rows(k)
 
 
@@ -222,7 +227,6 @@ def _differentiate(
     q, k, v, out, dout = shapes.readable(q, k, v, out, dout)
     dlse = None if dlse is None else dlse.contiguous()
     delta = torch.empty_like(lse)
-    block_d, block_dv = _padded(q), _padded(v)
 
     dq = dq if wanted[0] else _like(q)
 
@@ -231,16 +235,14 @@ def _differentiate(
             shapes,
             kernels.backward_dq,
             (block_m, block_n),
+            (q, k, v, out, dout, dq, lse, dlse, delta, float(scale)),
             grid=lambda: _in_groups(q.shape[0] * q.shape[-2], _cdiv(q.shape[1], block_m), k, v),
-            tiles=dict(
-                q_desc=(q, block_m, block_d),
-                k_desc=(k, block_n, block_d),
-                v_desc=(v, block_n, block_dv),
-                out_desc=(out, block_m, block_dv),
-                dout_desc=(dout, block_m, block_dv),
-            ),
-            given=dict(dq_ptr=dq, lse_ptr=lse, dlse_ptr=dlse, delta_ptr=delta, scale=float(scale)),
-            sizes=lambda: dict(
+            known=lambda: dict(
+                q_desc=_tiles(q, block_m),
+                k_desc=_tiles(k, block_n),
+                v_desc=_tiles(v, block_n),
+                out_desc=_tiles(out, block_m),
+                dout_desc=_tiles(dout, block_m),
                 q_len=q.shape[1],
                 k_len=k.shape[1],
                 Hq=q.shape[-2],
@@ -248,8 +250,8 @@ def _differentiate(
                 D=q.shape[-1],
                 BLOCK_M=block_m,
                 BLOCK_N=block_n,
-                BLOCK_D=block_d,
-                BLOCK_DV=block_dv,
+                BLOCK_D=_padded(q),
+                BLOCK_DV=_padded(v),
                 PRECISION=_precision(q),
                 num_warps=warps,
                 num_stages=stages,
@@ -267,17 +269,15 @@ def _differentiate(
                 shapes,
                 kernels.backward_dkv,
                 (block_m, block_n),
+                (q, k, v, dout, lse, delta, dk, dv, float(scale)),
                 grid=lambda: _in_groups(q.shape[0] * k.shape[-2], _cdiv(k.shape[1], block_n), q, dout),
-                tiles=dict(
-                    q_desc=(q, block_m, block_d),
-                    k_desc=(k, block_n, block_d),
-                    v_desc=(v, block_n, block_dv),
-                    dout_desc=(dout, block_m, block_dv),
-                    lse_desc=(lse, block_m),
-                    delta_desc=(delta, block_m),
-                ),
-                given=dict(dk_ptr=dk, dv_ptr=dv, scale=float(scale)),
-                sizes=lambda: dict(
+                known=lambda: dict(
+                    q_desc=_tiles(q, block_m),
+                    k_desc=_tiles(k, block_n),
+                    v_desc=_tiles(v, block_n),
+                    dout_desc=_tiles(dout, block_m),
+                    lse_desc=_values(lse, block_m),
+                    delta_desc=_values(delta, block_m),
                     q_len=q.shape[1],
                     k_len=k.shape[1],
                     Hq=q.shape[-2],
@@ -286,8 +286,8 @@ def _differentiate(
                     DV=v.shape[-1],
                     BLOCK_M=block_m,
                     BLOCK_N=block_n,
-                    BLOCK_D=block_d,
-                    BLOCK_DV=block_dv,
+                    BLOCK_D=_padded(q),
+                    BLOCK_DV=_padded(v),
                     PRECISION=_precision(q),
                     num_warps=warps,
                     num_stages=stages,
@@ -341,25 +341,14 @@ _attend.register_autograd(_backward, setup_context=_keep)
 
 def _turn(shapes, q, k, q_turned, k_turned, cos, sin, positions, sign):
     """Turns q and k by the angles of their positions, or back where the sign is -1; where they stand, if need be."""
-    block_t, block_half = 32, _power_of_2(cos.shape[1])
-    heads = q.shape[-2] + k.shape[-2]
+    block_t = 32
     _launch(
         shapes,
         kernels.rotate,
         (block_t,),
-        grid=lambda: (q.shape[0] * heads, _cdiv(max(q.shape[1], k.shape[1]), block_t)),
-        tiles=dict(),
-        given=dict(
-            q_ptr=q,
-            q_turned_ptr=q_turned,
-            k_ptr=k,
-            k_turned_ptr=k_turned,
-            cos_ptr=cos,
-            sin_ptr=sin,
-            positions_ptr=positions,
-            sign=float(sign),
-        ),
-        sizes=lambda: dict(
+        (q, q_turned, k, k_turned, cos, sin, positions, float(sign)),
+        grid=lambda: (q.shape[0] * (q.shape[-2] + k.shape[-2]), _cdiv(max(q.shape[1], k.shape[1]), block_t)),
+        known=lambda: dict(
             q_stride_batch=q.stride(0),
             q_stride_token=q.stride(1),
             q_stride_head=q.stride(2),
@@ -387,7 +376,7 @@ def _turn(shapes, q, k, q_turned, k_turned, cos, sin, positions, sign):
             Hkv=k.shape[-2],
             HALF=cos.shape[1],
             BLOCK_T=block_t,
-            BLOCK_HALF=block_half,
+            BLOCK_HALF=_power_of_2(cos.shape[1]),
         ),
     )
 
@@ -405,10 +394,8 @@ class _Shapes:
     @classmethod
     def of(cls, name, *given):
         """Those of a function's tensors; numbers count by their values."""
-        key = [name, given[0].device, _precision(given[0])]
-        for x in given:
-            key.append((x.shape, x.stride(), x.dtype, x.data_ptr() % 16) if isinstance(x, torch.Tensor) else x)
-        key = tuple(key)
+        told = [(x.shape, x.stride(), x.dtype, x.data_ptr() % 16) if isinstance(x, torch.Tensor) else x for x in given]
+        key = (name, given[0].device, _precision(given[0]), *told)
         shapes = cls.known.get(key)
         if shapes is None:
             if len(cls.known) == 1024:
@@ -426,19 +413,23 @@ class _Shapes:
         return [_rows(x).copy_(x) if i in self.unreadable else x for i, x in enumerate(tensors)]
 
 
-def _launch(shapes, kernel, blocks, grid, tiles, given, sizes):
-    """Launches a kernel, from the second time on without a thought about what shapes tell."""
+def _launch(shapes, kernel, blocks, given, grid, known):
+    """Launches a kernel, from the second time on without a thought about what shapes tell.
+
+    `given` is what each call gives anew, in the kernel's order; what shapes tell follows it there, or says how it is loaded.
+    """
     key = (kernel.__name__, *blocks)
-    if key not in shapes.launches:
-        descriptors, sizes, grid = {name: _loaded_by(*tile) for name, tile in tiles.items()}, sizes(), grid()
-        compiled = kernel[grid](**descriptors, **given, **sizes)
+    launch = shapes.launches.get(key)
+    if launch is None:
+        grid, arguments = grid(), dict(zip(kernel.arg_names, given)) | known()
+        compiled = kernel[grid](**arguments)
         if not INTERPRETED:
-            rest = [sizes[name] for name in kernel.arg_names[len(tiles) + len(given) :]]
-            start = compiled[(*grid, 1, 1)[:3]]
-            shapes.launches[key] = start, [_filled(x) for x in descriptors.values()], rest
+            rest = [arguments[name] for name in kernel.arg_names[len(given) :]]
+            fill = [_filled(arguments[name], x) for name, x in zip(kernel.arg_names, given)]
+            shapes.launches[key] = compiled[(*grid, 1, 1)[:3]], fill, rest
         return
-    start, fill, rest = shapes.launches[key]
-    start(*[f(tile[0]) for f, tile in zip(fill, tiles.values())], *given.values(), *rest)
+    start, fill, rest = launch
+    start(*[x if f is None else f(x) for f, x in zip(fill, given)], *rest)
 
 
 _fitting = {}
@@ -448,8 +439,9 @@ def _run(shapes, name, launch, q, v):
     """Launches a kernel with the best tile shape that this GPU has the shared memory for."""
     if INTERPRETED:
         return launch(32, 32, 4, 1)
-    if name in shapes.tiles:
-        return launch(*shapes.tiles[name])
+    best = shapes.tiles.get(name)
+    if best:
+        return launch(*best)
     table = (SINGLE if q.dtype == torch.float32 else HALF[_architecture(q.device)])[name]
     tiles = next(table[size] for size in table if max(q.shape[-1], v.shape[-1]) <= size)
     key = (name, q.device, q.dtype, _padded(q), _padded(v))
@@ -525,11 +517,6 @@ def _like(x):
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
-def _loaded_by(x, rows, columns=None):
-    """What kernels load tiles or, without columns, values of rows by."""
-    return _values(x, rows) if columns is None else _tiles(x, rows, columns)
-
-
 def _values(x, rows):
     """What kernels load values of rows by: a descriptor of all that lies in memory from first to last, or the tensor."""
     if rows is None or x.shape[-1] == 1:
@@ -543,7 +530,7 @@ def _values(x, rows):
     return x
 
 
-def _tiles(x, rows, columns):
+def _tiles(x, rows):
     """What kernels load tiles of one head by, [rows, columns]: a descriptor, or where the rows of x stand."""
     batch, count, heads, width = x.shape
     batch_stride, row_stride, head_stride, _ = x.stride()
@@ -553,15 +540,15 @@ def _tiles(x, rows, columns):
     # the stride of an axis of size 1 means nothing, but must be a multiple of 16 bytes
     strides = [s if n > 1 else 16 for n, s in zip(sizes, strides)]
     if _copies_tiles(x.device):
-        return TensorDescriptor(x, [*sizes, width], [*strides, 1], [1, 1, rows, columns])
+        return TensorDescriptor(x, [*sizes, width], [*strides, 1], [1, 1, rows, _padded(x)])
     step = 16 // x.element_size()
     return (x, tl.constexpr(width), *(s // step for s in strides))
 
 
-def _filled(tiles):
-    """What makes the like of another tensor of the same shape, without the checks that a descriptor goes through."""
-    if isinstance(tiles, torch.Tensor):
-        return lambda x: x
+def _filled(tiles, x):
+    """What makes the like of another x of the same shape, without the checks that a descriptor goes through; None for x."""
+    if tiles is x:
+        return None
     if isinstance(tiles, tuple):
         return lambda x: (x, *tiles[1:])
     fields = {name: value for name, value in vars(tiles).items() if name != "base"}

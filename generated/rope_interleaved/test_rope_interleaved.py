@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7da76ec6b009aa30
-#   text hash     1d16a47c8a834d3c
+#   content hash  133f17998b256ddb
+#   text hash     7c456d28faeea5ce
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

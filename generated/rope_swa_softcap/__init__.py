@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  dfb350a85ee48554
-#   text hash     30a0939042f2c0eb
+#   content hash  27eb52c40e71d5c6
+#   text hash     9d89e504c422ae32
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  dfb350a85ee48554
-#   text hash     5d609cf3c68d6e36
+#   content hash  27eb52c40e71d5c6
+#   text hash     99a763b39680d6af
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  eb39741753c8feab
-#   text hash     194e4dcbc345a12b
+#   content hash  2581728c56166273
+#   text hash     95ab62fe0bcbb31b
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own.
 

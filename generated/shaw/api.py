@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  eb39741753c8feab
-#   text hash     4f298786fc878f6b
+#   content hash  2581728c56166273
+#   text hash     66ce2caf2c3a3a38
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  eb39741753c8feab
-#   text hash     de2b477464d03ff4
+#   content hash  2581728c56166273
+#   text hash     cfdadacee3648c6c
 #   render with   attnforge render specs/shaw.yaml
 """The kernels: Attention in which each query gives each distance up to 16 a score of its own.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  eb39741753c8feab
-#   text hash     4f3b4ac258da043e
+#   content hash  2581728c56166273
+#   text hash     28eaec8ef8f2cd1d
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

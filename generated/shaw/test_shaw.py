@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  eb39741753c8feab
-#   text hash     4c80a8cda1889af4
+#   content hash  2581728c56166273
+#   text hash     c45ffe70824cf25d
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

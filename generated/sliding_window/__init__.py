@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  41d91e124f66f334
-#   text hash     b733c39aedc78347
+#   content hash  c8a762fa13673679
+#   text hash     5ca98ff4db85491c
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

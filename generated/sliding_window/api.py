@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  41d91e124f66f334
-#   text hash     904b0ef0c7c75ab4
+#   content hash  c8a762fa13673679
+#   text hash     ed0f9bec039178ad
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

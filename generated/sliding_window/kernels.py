@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  41d91e124f66f334
-#   text hash     7f61adca049c389c
+#   content hash  c8a762fa13673679
+#   text hash     06bd8651fb6b272a
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernels: Causal attention to the 1024 most recent keys.
 

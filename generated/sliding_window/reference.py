@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  41d91e124f66f334
-#   text hash     e812bb0a35e8b9b5
+#   content hash  c8a762fa13673679
+#   text hash     c33bc2cc06b00e61
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

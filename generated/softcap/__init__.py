@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d74f0deafa2333ab
-#   text hash     52ac2c8080b67774
+#   content hash  57421e2623e00bd5
+#   text hash     15efa9972f8fdaa2
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  0d94c97bf074fec9
-#   text hash     2b96240682ea4e2e
+#   content hash  b116a0d5cf05a7b5
+#   text hash     627ec587abde190d
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  0d94c97bf074fec9
-#   text hash     aaba861c7fc81906
+#   content hash  b116a0d5cf05a7b5
+#   text hash     dec02e4539ebc455
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

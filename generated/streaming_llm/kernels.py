@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c56e6c77a70a9d28
-#   text hash     201623ea95a7b36a
+#   content hash  8336c87d7e386082
+#   text hash     d3055f37025e0bf4
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernels: Causal attention to the 1024 most recent keys and to the first four.
 

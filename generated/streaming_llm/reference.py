@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c56e6c77a70a9d28
-#   text hash     21202e95c0f250c0
+#   content hash  8336c87d7e386082
+#   text hash     39b56406c511a34e
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

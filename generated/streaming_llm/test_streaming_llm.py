@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c56e6c77a70a9d28
-#   text hash     8068f4a4395f5b75
+#   content hash  8336c87d7e386082
+#   text hash     7fa32d7cebfa3700
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

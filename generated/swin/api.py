@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c21cfda27efab9fa
-#   text hash     a1fe6988492c1bc8
+#   content hash  0fdb6f78fa9ce49f
+#   text hash     e600886594207084
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

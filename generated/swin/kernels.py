@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c21cfda27efab9fa
-#   text hash     4e2769aa11810735
+#   content hash  0fdb6f78fa9ce49f
+#   text hash     5e17dec894010838
 #   render with   attnforge render specs/swin.yaml
 """The kernels: Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

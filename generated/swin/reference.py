@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c21cfda27efab9fa
-#   text hash     b14a4f83586a26a7
+#   content hash  0fdb6f78fa9ce49f
+#   text hash     9b976e0b5ec3e4c2
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

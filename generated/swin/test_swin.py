@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c21cfda27efab9fa
-#   text hash     69d66c114ceb923e
+#   content hash  0fdb6f78fa9ce49f
+#   text hash     a48e6ac86e9f1404
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a69be684a9401477
-#   text hash     e539f170b0a6228c
+#   content hash  8390e7fcc7a227cc
+#   text hash     3089a71b76aeed44
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

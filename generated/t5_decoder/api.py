@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a69be684a9401477
-#   text hash     c6879af7a9b6d136
+#   content hash  8390e7fcc7a227cc
+#   text hash     03f396b36cc1ca9f
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

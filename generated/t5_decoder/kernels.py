@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a69be684a9401477
-#   text hash     a92db38b9f067634
+#   content hash  8390e7fcc7a227cc
+#   text hash     92d109bb25bde2cb
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernels: Causal attention with T5's learned biases for distances.
 

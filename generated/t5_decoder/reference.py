@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a69be684a9401477
-#   text hash     6c8fed8238c7b811
+#   content hash  8390e7fcc7a227cc
+#   text hash     61df00d9d878d926
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a69be684a9401477
-#   text hash     769e9bad508d93c9
+#   content hash  8390e7fcc7a227cc
+#   text hash     78dbf053ff1babdb
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  38bbfc635787d4c4
-#   text hash     2c11a6e1f7c5c7d5
+#   content hash  95023d19e71163ae
+#   text hash     f8a8128458500e2c
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  38bbfc635787d4c4
-#   text hash     a5a6f20a486839b0
+#   content hash  95023d19e71163ae
+#   text hash     d3c51ac9b768c8c4
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  38bbfc635787d4c4
-#   text hash     3726c68160d11681
+#   content hash  95023d19e71163ae
+#   text hash     28c628ccf3cadda0
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

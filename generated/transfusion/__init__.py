@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8bff5775a9c6d0cd
-#   text hash     5a52e70606cbe2f7
+#   content hash  87c56e3398a894a3
+#   text hash     f7b4b7394cdebc35
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8bff5775a9c6d0cd
-#   text hash     dd85eb759e1130c5
+#   content hash  87c56e3398a894a3
+#   text hash     b899776f0bae1e52
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

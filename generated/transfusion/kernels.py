@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8bff5775a9c6d0cd
-#   text hash     129c2ecb10761461
+#   content hash  87c56e3398a894a3
+#   text hash     5c33ece20b72e494
 #   render with   attnforge render specs/transfusion.yaml
 """The kernels: Causal attention in which the patches of one image see each other.
 

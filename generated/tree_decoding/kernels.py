@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e3b8a639483604fd
-#   text hash     3c71249bbe658e3c
+#   content hash  9bad837da4953c09
+#   text hash     e2285f5a2f6b33df
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernels: A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -22,6 +22,12 @@ class Parameter:
     written: bool = False  # a tensor that the kernel makes
 
     @property
+    def loaded(self) -> str:
+        """The launcher's text for what tiles or values of rows are loaded by."""
+        rows = self.block[0].lower() + (f" if {self.condition} else None" if self.condition else "")
+        return f"{'_tiles' if self.type == 'tiles' else '_values'}({self.given}, {rows})"
+
+    @property
     def shaped(self) -> bool:
         """Whether the shapes of a call's tensors tell it."""
         return self.type == "constexpr" or (self.type in ("i32", "i64") and not self.own)

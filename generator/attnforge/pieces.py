@@ -18,6 +18,10 @@ _CONSTANTS = {
     "GROUP": "q.shape[-2] // k.shape[-2]",
     "PRECISION": "_precision(q)",
     "HALF": "cos.shape[1]",
+    "BLOCK_D": "_padded(q)",
+    "BLOCK_DV": "_padded(v)",
+    "BLOCK_HALF": "_power_of_2(cos.shape[1])",
+    "BLOCK_REST": "_power_of_2(max(q.shape[-1] - 2 * cos.shape[1], 1))",
 }
 
 

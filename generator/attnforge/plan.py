@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from . import magnitude, printers, tiles, walk
+from . import printers, tiles, walk
 from .binding import Sum, View
 from .expression import Node
 from .faces import Faces
@@ -92,15 +92,6 @@ class Plan:
     def joined(self) -> bool:
         """Whether mixed and full tiles share a loop, the mask under a branch that the assembler has to live with."""
         return self.by_query.weight != "heavy"
-
-    @property
-    def steady(self) -> bool:
-        """Whether scores stay so small that weights need no maximum taken off, where they have the range of float32.
-
-        Weights within 2**72 leave room for sums of many values; a sink may be of any size.
-        """
-        small = magnitude.largest([term.score for term in self.spec.scores]) <= 50
-        return small and not self.spec.sink
 
     @property
     def totals(self) -> tuple[str, ...]:

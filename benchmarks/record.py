@@ -32,6 +32,7 @@ class Set:
     peers: tuple[str, ...]
     sizes: tuple[Sizes, ...]
     backward: bool = True
+    replays: bool = False  # what the GPU takes, without the host
 
 
 def tokens(head_dims: Sequence[int], lengths: Sequence[int] = LENGTHS) -> tuple[Sizes, ...]:
@@ -64,9 +65,10 @@ SETS = {
     "memory": Set("Memory beside naive PyTorch", ("causal",), ("naive",), small(1, SHORT, "bf16")),
     "history": Set(
         "How attention got here", ("causal", str(HERE / "specs" / "causal_late.yaml"), "flash2_strided_k", "flash1"),
-        ("naive",), small(2, SHORT, "fp16"), backward=False,
+        ("naive",), small(2, SHORT, "fp16"), replays=True,
     ),
     "rope": Set("RoPE inside", ("rope",), LIBRARIES, small(2, SHORT, "fp16"), backward=False),
+    "rope_replayed": Set("RoPE inside, the GPU's share", ("rope",), LIBRARIES, small(2, SHORT, "fp16"), replays=True),
 }  # fmt: skip
 
 
@@ -75,13 +77,13 @@ def measured(one: Set) -> Iterator[Result]:
     for name in one.specs:
         loaded = given.load([name])
         ((_, spec),), (package,) = loaded.items(), given.packages(loaded)
-        for result in bench.run(spec, package, one.sizes, one.peers, backward=one.backward):
+        for result in bench.run(spec, package, one.sizes, one.peers, backward=one.backward, replays=one.replays):
             print(json.dumps([result.variant, result.sizes.k_len, *((r.name, r.forward_ms) for r in result.rows)]))
             yield result
 
 
 def outside(calls_of: Sequence[Sizes] = small(2, SHORT, "fp16"), device: str = "cuda") -> list[dict[str, float]]:
-    """Milliseconds of RoPE inside the package, and of causal attention after PyTorch has turned q and k."""
+    """What the GPU takes for RoPE inside the package, and for causal attention after PyTorch has turned q and k."""
     import torch
 
     def turned(x: Any, cos: Any, sin: Any) -> Any:
@@ -103,7 +105,7 @@ def outside(calls_of: Sequence[Sizes] = small(2, SHORT, "fp16"), device: str = "
                 "outside, eager": lambda: causal(turned(q, *angles), turned(k, *angles), v),
                 "without RoPE": lambda: causal(q, k, v),
             }
-            return {"T": sizes.k_len} | {name: bench.milliseconds(way) for name, way in ways.items()}
+            return {"T": sizes.k_len} | {name: bench.replayed(way) for name, way in ways.items()}
 
         return [timed(sizes) for sizes in calls_of]
 
@@ -137,7 +139,8 @@ def page() -> str:
     parts = [INTRODUCTION]
     for name, machine, results in recorded():
         title = SETS[name].title
-        parts.append(f"\n## {title}\n\n{machine.device}, torch {machine.torch}, triton {machine.triton}.\n")
+        how = " Replays of a CUDA graph: what the GPU takes." if results[0].replayed else ""
+        parts.append(f"\n## {title}\n\n{machine.device}, torch {machine.torch}, triton {machine.triton}.{how}\n")
         parts += [_table(variant, group) for variant, group in plots.grouped(results).items()]
         if picture(name).exists():
             parts.append(f"\n![{title}: speed and memory by length](pictures/{picture(name).name})\n")
@@ -145,7 +148,7 @@ def page() -> str:
     if record.exists():
         rows = json.loads(record.read_text())
         table = markdown.table(list(rows[0]), map(_told, rows))
-        parts.append(f"\n## RoPE inside and outside, milliseconds\n\n{table}\n")
+        parts.append(f"\n## RoPE inside and outside, milliseconds of the GPU\n\n{table}\n")
     return "".join(parts)
 
 

@@ -129,6 +129,16 @@ def test_a_forward_pass_by_itself_is_timed_without_gradients(backward: bool, mon
     assert enabled == [backward] * (4 if backward else 2) and torch.is_grad_enabled()
 
 
+def test_replays_are_timed_by_a_clock_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "functions", lambda *_: SimpleNamespace(attention=reference("causal")))
+    monkeypatch.setattr(bench, "replayed", lambda _: torch.is_grad_enabled() or 2.0)
+    monkeypatch.setattr(bench, "_peak", lambda _: 3.0)
+    package = emit.Package("causal", "", Path(), {})
+    (result,) = bench.run(shipped("causal"), package, [SMALL], ["naive"], replays=True, device="cpu")
+    assert result.replayed and [row.forward_ms for row in result.rows] == [2.0, 2.0]
+    assert [row.backward_ms for row in result.rows] == [None, None]
+
+
 @pytest.mark.parametrize(
     ("name", "pairs"),
     [

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import torch
 
 OURS = "attnforge"
+Clock = Callable[[Callable[[], object]], float]  # gives milliseconds
 _APART = {"bf16": 2e-2, "fp16": 4e-3, "fp32": 1e-3}  # of what a right output may differ by, beside its own size
 
 
@@ -44,6 +45,7 @@ class Result:
     sizes: Sizes
     pairs: int  # that are visible, over all heads
     rows: tuple[Row, ...]
+    replayed: bool = False  # whether a CUDA graph held the calls, so that the host has no share in their times
 
     def teraflops(self, row: Row) -> tuple[float | None, float | None]:
         """TFLOP/s forward and backward: of the products of the visible pairs, five backward for two forward."""
@@ -107,12 +109,16 @@ def functions(package: emit.Package, folder: Path) -> Any:
 
 def run(
     loaded: Spec, package: emit.Package, sizes: Sequence[Sizes], names: Sequence[str], *, backward: bool = True,
-    device: str = "cuda",
+    replays: bool = False, device: str = "cuda",
 ) -> Iterator[Result]:  # fmt: skip
-    """Measures a variant and the peers of these names, one call after the other; without gradients, if asked to."""
+    """Measures a variant and the peers of these names, one call after the other.
+
+    Without gradients, if asked to; replays of a CUDA graph have none.
+    """
     import torch
 
-    planned, backward = plan.build(loaded), backward and loaded.algorithm.backward
+    planned, backward = plan.build(loaded), backward and not replays and loaded.algorithm.backward
+    clock = replayed if replays else milliseconds
     with tempfile.TemporaryDirectory(prefix="attnforge-") as folder:
         ours = functions(package, Path(folder)).attention
         exported = Exported(loaded, Path(folder))
@@ -123,9 +129,9 @@ def run(
                 gold = ours(*call.operands, **call.keywords).detach()
             except Exception as error:  # too large a call, or too large a head; the next one may be of interest
                 return Result(loaded.name, fitting, 0, (Row(OURS, note=_told(error)),))
-            rows = [_row(OURS, lambda: ours(*call.operands, **call.keywords), call, backward)]
-            rows += [_beside(PEERS[name], exported, call, gold, backward) for name in names]
-            return Result(loaded.name, fitting, exported.pairs(call), tuple(rows))
+            rows = [_row(OURS, lambda: ours(*call.operands, **call.keywords), call, backward, clock)]
+            rows += [_beside(PEERS[name], exported, call, gold, backward, clock) for name in names]
+            return Result(loaded.name, fitting, exported.pairs(call), tuple(rows), replays)
 
         for one in sizes:
             with torch.set_grad_enabled(backward):
@@ -133,7 +139,7 @@ def run(
             yield result
 
 
-def _beside(peer: Peer, exported: Exported, call: Call, gold: torch.Tensor, backward: bool) -> Row:
+def _beside(peer: Peer, exported: Exported, call: Call, gold: torch.Tensor, backward: bool, clock: Clock) -> Row:
     """What was measured of a peer, if it gives what we give."""
     import torch
 
@@ -150,7 +156,7 @@ def _beside(peer: Peer, exported: Exported, call: Call, gold: torch.Tensor, back
         # what it dropped is its own
         if apart > _APART[call.sizes.dtype] and not exported.traits.dropout:
             return Row(peer.name, note=f"gives something else: {apart:.2g} apart")
-        return _row(peer.name, function, call, backward)
+        return _row(peer.name, function, call, backward, clock)
 
 
 def difference(found: torch.Tensor, gold: torch.Tensor) -> float:
@@ -161,21 +167,19 @@ def difference(found: torch.Tensor, gold: torch.Tensor) -> float:
     return float(apart / size)
 
 
-def _row(name: str, function: Callable[[], Any], call: Call, backward: bool) -> Row:
+def _row(name: str, function: Callable[[], Any], call: Call, backward: bool, clock: Clock) -> Row:
     import torch
 
     wanted = call.wanted
     found: dict[str, Any] = {}
     try:
         out = function()
-        found["forward_ms"] = milliseconds(function)
+        found["forward_ms"] = clock(function)
         found["forward_mib"] = _peak(function)
         if backward:
             upstream = torch.randn_like(out)
             gradient = torch.autograd.grad
-            found["backward_ms"] = milliseconds(
-                lambda: gradient(out, wanted, upstream, retain_graph=True, allow_unused=True)
-            )
+            found["backward_ms"] = clock(lambda: gradient(out, wanted, upstream, retain_graph=True, allow_unused=True))
             del out
             found["both_mib"] = _peak(lambda: gradient(function(), wanted, upstream, allow_unused=True))
     except Exception as error:
@@ -200,6 +204,13 @@ def milliseconds(function: Callable[[], object], warmup: int = 200, rep: int = 1
     return float(do_bench(function, warmup=warmup, rep=rep, return_mode="median"))
 
 
+def replayed(function: Callable[[], object], rep: int = 50) -> float:
+    """The median in milliseconds of calls that a CUDA graph holds: the GPU's share alone, caches warm."""
+    from triton.testing import do_bench_cudagraph
+
+    return float(do_bench_cudagraph(function, rep=rep, return_mode="median"))
+
+
 def _peak(function: Callable[[], object]) -> float:
     """MiB that a call takes at its peak beyond what there is before."""
     import torch
@@ -221,7 +232,7 @@ def table(result: Result) -> Any:
     """The measures of one call; `x` is the contender's time by ours."""
     from rich.table import Table
 
-    made = Table(title=f"{result.variant}: {result.sizes.told}")
+    made = Table(title=f"{result.variant}: {result.sizes.told}{', replayed' if result.replayed else ''}")
     for column in _COLUMNS:
         made.add_column(column, justify="left" if column in ("contender", "note") else "right")
     ours = result.rows[0]
@@ -251,7 +262,13 @@ def read(text: str) -> tuple[Machine, list[Result]]:
     """The results that a document holds."""
     found = json.loads(text)
     results = [
-        Result(one["variant"], Sizes(**one["sizes"]), one["pairs"], tuple(Row(**row) for row in one["rows"]))
+        Result(
+            one["variant"],
+            Sizes(**one["sizes"]),
+            one["pairs"],
+            tuple(Row(**row) for row in one["rows"]),
+            one["replayed"],
+        )
         for one in found["results"]
     ]
     return Machine(**found["machine"]), results

@@ -238,11 +238,12 @@ def inspect(spec: str, archs: str, head_dim: int, dtype: str) -> None:
 @_HEADS
 @_DTYPE
 @click.option("--forward", "forward", is_flag=True, help="Time forward alone, without gradients.")
+@click.option("--replay", is_flag=True, help="Time forward in a CUDA graph: what the GPU takes, without the host.")
 @click.option("--json", "json_", metavar="FILE", type=_PATH, help="Write the measures there.")
 @click.option("--plot", metavar="FILE", type=_PATH, help="Draw them there, as PNG; needs matplotlib.")
 def bench(
     specs: Sequence[str], against: str | None, lengths: str, queries: int | None, tokens: int, head_dim: str,
-    heads: str | None, dtype: str, forward: bool, json_: Path | None, plot: Path | None,
+    heads: str | None, dtype: str, forward: bool, replay: bool, json_: Path | None, plot: Path | None,
 ) -> None:  # fmt: skip
     """Time variants on this GPU, beside what else can say them, with the memory that they take."""
     from rich.console import Console
@@ -263,7 +264,7 @@ def bench(
     console, results = Console(width=None if sys.stdout.isatty() else 150), []
     click.echo(f"{machine.device}, torch {machine.torch}, triton {machine.triton}")
     for spec, package in zip(loaded.values(), packages, strict=True):
-        for result in timing.run(spec, package, sizes, names, backward=not forward):
+        for result in timing.run(spec, package, sizes, names, backward=not forward, replays=replay):
             results.append(result)
             console.print(timing.table(result))
             if json_:

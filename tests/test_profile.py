@@ -299,11 +299,10 @@ for name in sys.argv[2:]:
     faces = {kernel.name: kernel for kernel in planned.faces.kernels}
     start = launch._launch
 
-    def watched(shapes, kernel, blocks, grid, tiles, given, sizes):
-        tensors = {key: x for key, x in given.items() if isinstance(x, torch.Tensor)}
-        tensors |= {key: tile[0] for key, tile in tiles.items()}
+    def watched(shapes, kernel, blocks, given, **more):
+        tensors = {key: x for key, x in zip(kernel.arg_names, given) if isinstance(x, torch.Tensor)}
         before = {key: x.detach().clone() for key, x in tensors.items()}
-        start(shapes, kernel, blocks, grid, tiles, given, sizes)
+        start(shapes, kernel, blocks, given, **more)
         changed = {key for key, x in tensors.items() if not torch.equal(bits(x), bits(before[key]))}
         written = {key for key in faces[kernel.__name__].written & set(tensors) if tensors[key].numel()}
         # one tensor under two names changes under both

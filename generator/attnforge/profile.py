@@ -144,13 +144,10 @@ def least(planned: Plan, launch: Any, once: Callable[[], None]) -> list[Least]:
     found: list[Least] = []
     start = launch._launch
 
-    def noted(
-        shapes: Any, kernel: Any, blocks: Any, grid: Any, tiles: dict[str, Any], given: dict[str, Any], sizes: Any
-    ) -> None:
-        start(shapes, kernel, blocks, grid, tiles, given, sizes)
+    def noted(shapes: Any, kernel: Any, blocks: Any, given: Sequence[Any], **more: Any) -> None:
+        start(shapes, kernel, blocks, given, **more)
         # after it: tiles that a GPU has no room for are no launch
-        name = kernel.__name__
-        tensors = {key: tile[0] for key, tile in tiles.items()} | given
+        name, tensors = kernel.__name__, dict(zip(kernel.arg_names, given, strict=False))
         written = {key: x for key, x in tensors.items() if key in made[name]}
         read = {key: x for key, x in tensors.items() if key not in written}
         found.append(Least(name, _bytes(read), _bytes(written)))

@@ -43,3 +43,20 @@ def test_more_elements_than_32_bits_count(name: str) -> None:
     alone = results(name, q[-1:], k[-1:], v[-1:], packed)
     for key, x in results(name, q, k, v, packed).items():
         torch.testing.assert_close(x, alone[key], msg=key)
+
+
+def test_memory_beside_outputs_is_a_number_for_each_row() -> None:
+    """The LSE forward; another vector of rows backward."""
+    attention = importlib.import_module("generated.causal").attention
+    q, k, v = (torch.randn(1, 8192, 16, 64, device="cuda", dtype=torch.bfloat16).requires_grad_() for _ in range(3))
+    rows = 16 * 8192 * 4
+    attention(q, k, v).sum().backward()  # what is made once
+    q.grad = k.grad = v.grad = None
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    out = attention(q, k, v)
+    upstream = torch.ones_like(out)
+    forward = torch.cuda.max_memory_allocated() - before - out.nbytes - upstream.nbytes
+    gradients = torch.autograd.grad(out, (q, k, v), upstream)
+    both = torch.cuda.max_memory_allocated() - before - out.nbytes - upstream.nbytes - sum(x.nbytes for x in gradients)
+    assert (forward, both) == (rows, 2 * rows)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -13,31 +12,33 @@ import torch
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before a package imports triton
 
-from attnforge import bench, given, peers
+import pages
+import record
+from sets import PROFILED_CALL, SETS
+
+from attnforge import bench, counters, given, profile
 from attnforge.bench import Machine, Result, Row
 from attnforge.calls import Sizes
+from attnforge.counters import Reading
 
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.fixture(scope="module")
-def record() -> Any:
-    return peers.module("record", ROOT / "benchmarks" / "record.py")
+@pytest.mark.parametrize("page", ["measurements", "archaeology"])
+def test_a_page_is_what_the_records_make_of_it(page: str) -> None:
+    text = getattr(pages, page)()
+    assert (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8") == text, "benchmarks/record.py --page"
 
 
-def test_the_page_is_what_the_records_make_of_it(record: Any) -> None:
-    assert (ROOT / "docs" / "measurements.md").read_text(encoding="utf-8") == record.page(), "make bench"
-
-
-def test_sets_name_variants_and_peers_that_there_are(record: Any) -> None:
-    for one in record.SETS.values():
+def test_sets_name_variants_and_peers_that_there_are() -> None:
+    for one in SETS.values():
         specs = [spec for name in one.specs for spec in given.load([name]).values()]
         assert len(specs) == len(one.specs) and set(one.peers) <= set(bench.PEERS)
         assert all(spec.algorithm.backward or one.replays or not one.backward for spec in specs)
         assert all(s.heads % s.kv_heads == 0 for s in one.sizes)
 
 
-def test_rope_outside_is_what_rope_inside_is(record: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rope_outside_is_what_rope_inside_is(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[torch.Tensor] = []
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
     monkeypatch.setattr(bench, "replayed", lambda function: found.append(function()) or float(len(found)))
@@ -48,15 +49,37 @@ def test_rope_outside_is_what_rope_inside_is(record: Any, monkeypatch: pytest.Mo
     assert not torch.allclose(inside, without, atol=1e-2)
 
 
-def test_a_peer_is_told_by_its_time_over_ours(record: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_is_told_by_its_time_over_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = Sizes(16, 1024, 1024, 32, 32, 64, 64, "bf16")
     pairs = 16 * 32 * 1024 * 1024
     rows = (Row(bench.OURS, 0.25, 0.5, 66.0, 260.0), Row("flex", 0.3, 0.75), Row("fla", note="has no packed"))
     text = bench.document(Machine("a card", "2.11", "3.6"), [Result("causal", sizes, pairs, rows)])
     (tmp_path / "variants.json").write_text(text)
-    (tmp_path / "rope_outside.json").write_text(json.dumps([{"T": 512, "inside": 0.0204}]))
-    monkeypatch.setattr(record, "RESULTS", tmp_path)
-    page = record.page()
+    monkeypatch.setattr(pages, "RESULTS", tmp_path)
+    page = pages.measurements()
     assert "a card, torch 2.11, triton 3.6." in page and "fla" not in page
     assert "| 1024 x 1024 | 0.250 | 550 | 0.500 | 687 | 260.0 | 1.20 / 1.50 |" in page
-    assert "| 512 | 0.020 |" in page
+
+
+def test_steps_stand_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = Sizes(2, 512, 512, 16, 16, 64, 64, "fp16")
+    took = {"causal": 0.01, "flash1": 0.08, "causal_late": 0.025}
+    results = [Result(name, sizes, 10**9, (Row(bench.OURS, ms), Row("naive", 0.5)), True) for name, ms in took.items()]
+    (tmp_path / "history.json").write_text(bench.document(Machine("a card", "2.11", "3.6"), results))
+    machine = Machine("a card", "2.11", "3.6")
+    (tmp_path / "rope.json").write_text(bench.document(machine, results[:1]))
+    (tmp_path / "rope_outside.json").write_text(json.dumps([{"T": 512, "inside": 0.0204, "without RoPE": 0.0125}]))
+    reading = Reading("forward", seconds=1e-4, read=2.0**20, written=2.0**21, stalls={"barrier": 0.5, "wait": 0.25})
+    launch = profile.Launch("forward", reading, profile.Least("forward", 2**19, 2**20))
+    counted = profile.Profile("flash1", PROFILED_CALL, (launch,))
+    (tmp_path / "profiles.json").write_text(profile.document(machine, [counted]))
+    assert profile.read((tmp_path / "profiles.json").read_text()) == (machine, [counted])
+    monkeypatch.setattr(pages, "RESULTS", tmp_path)
+    page = pages.archaeology()
+    assert "| 512 | 0.5000 | 0.0800 |  | 0.0100 |" in page  # one of the steps is missing
+    assert "| 512 | 0.0250 | 0.0100 | 2.50 |" in page
+    assert "| 512 | 0.0125 | 0.0204 |  |  |" in page
+    counts = (
+        f"| flash1 | forward | 0.100 | 1.0 | 0.5 | 2.0 | 1.0 | 2.00 |  |  |  |  |  | {counters.words('barrier')} 50 % |"
+    )
+    assert counts in page

@@ -32,7 +32,7 @@ class Row:
     name: str
     forward_ms: float | None = None
     backward_ms: float | None = None
-    forward_mib: float | None = None  # at the peak, beyond what there is before the call
+    forward_mib: float | None = None  # at the peak, beside inputs and outputs
     both_mib: float | None = None
     note: str = ""
 
@@ -181,7 +181,12 @@ def _row(name: str, function: Callable[[], Any], call: Call, backward: bool, clo
             gradient = torch.autograd.grad
             found["backward_ms"] = clock(lambda: gradient(out, wanted, upstream, retain_graph=True, allow_unused=True))
             del out
-            found["both_mib"] = _peak(lambda: gradient(function(), wanted, upstream, allow_unused=True))
+
+            def both() -> tuple[torch.Tensor | None, ...]:
+                out = function()
+                return out, *gradient(out, wanted, upstream, allow_unused=True)
+
+            found["both_mib"] = _peak(both)
     except Exception as error:
         return Row(name, **found, note=_told(error))
     return Row(name, **found)
@@ -211,16 +216,18 @@ def replayed(function: Callable[[], object], rep: int = 50) -> float:
     return float(do_bench_cudagraph(function, rep=rep, return_mode="median"))
 
 
-def _peak(function: Callable[[], object]) -> float:
-    """MiB that a call takes at its peak beyond what there is before."""
+def _peak(function: Callable[[], Any]) -> float:
+    """MiB that a call takes at its peak beside what there is before and what it gives."""
     import torch
 
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
-    function()
+    given = function()
     torch.cuda.synchronize()
-    return (torch.cuda.max_memory_allocated() - before) / 2**20
+    stores = [x.untyped_storage() for x in (given if isinstance(given, tuple) else [given]) if x is not None]
+    outputs = sum({store.data_ptr(): store.nbytes() for store in stores}.values())
+    return float(max(torch.cuda.max_memory_allocated() - before - outputs, 0)) / 2**20
 
 
 # -- what is told ------------------------------------------------------------------------------------------------

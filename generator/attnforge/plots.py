@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from . import calls
-from .bench import OURS, Machine, Result
+from .bench import OURS, Machine, Result, Row
 from .picture import BLUE, INK, QUIET
 
 _COLOURS = ("#e8862e", "#5b9f6b", "#b4545c", "#8a6fb0", "#8c7a5b", "#d38fb5", "#7f8892", "#b7ac3b", "#45a3b5")
 _WIDE, _TALL = 4.2, 3.1  # inches of a panel
-_PANELS = ("forward, TFLOP/s", "backward, TFLOP/s", "peak memory forward and backward, MiB")
+_MEMORY = "memory beside inputs and outputs, MiB"
+_PANELS: dict[str, Callable[[Result, Row], float | None]] = {
+    "forward, TFLOP/s": lambda result, row: result.teraflops(row)[0],
+    "backward, TFLOP/s": lambda result, row: result.teraflops(row)[1],
+    _MEMORY: lambda result, row: row.forward_mib if row.both_mib is None else row.both_mib,
+}
 
 
 def write(path: Path, machine: Machine, results: Sequence[Result]) -> None:
@@ -22,16 +27,17 @@ def write(path: Path, machine: Machine, results: Sequence[Result]) -> None:
     from matplotlib.figure import Figure
 
     groups = grouped(results)
+    shown = [x for x, value in _PANELS.items() if any(value(result, row) for result in results for row in result.rows)]
     names = list(dict.fromkeys(row.name for result in results for row in result.rows))
     colours = dict(zip((name for name in names if name != OURS), _COLOURS, strict=False)) | {OURS: BLUE}
     with matplotlib.rc_context({"font.family": "DejaVu Sans", "text.color": INK, "axes.edgecolor": QUIET}):
         tall = _TALL * len(groups) + 0.9
-        figure = Figure(figsize=(_WIDE * len(_PANELS), tall), dpi=120, facecolor="white")
+        figure = Figure(figsize=(_WIDE * max(len(shown), 2), tall), dpi=120, facecolor="white")
         FigureCanvasAgg(figure)
-        panels = figure.subplots(len(groups), len(_PANELS), squeeze=False)
+        panels = figure.subplots(len(groups), len(shown), squeeze=False)
         for across, (title, group) in zip(panels, groups.items(), strict=True):
             across[0].set_ylabel(title)
-            for panel, heading in zip(across, _PANELS, strict=True):
+            for panel, heading in zip(across, shown, strict=True):
                 _panel(panel, heading, group, colours)
         handles = {
             label: line for panel in panels.flat for line, label in zip(*panel.get_legend_handles_labels(), strict=True)
@@ -54,12 +60,10 @@ def grouped(results: Sequence[Result]) -> dict[str, list[Result]]:
 
 
 def _panel(panel: Any, heading: str, group: Sequence[Result], colours: dict[str, str]) -> None:
-    place = _PANELS.index(heading)
     lines: dict[str, list[tuple[int, float]]] = {}
     for one in sorted(group, key=lambda result: result.sizes.k_len):
         for row in one.rows:
-            value = row.both_mib if place == 2 else one.teraflops(row)[place]
-            if value:
+            if value := _PANELS[heading](one, row):
                 lines.setdefault(row.name, []).append((one.sizes.k_len, value))
     for name, points in lines.items():
         width = 2.2 if name == OURS else 1.3
@@ -68,7 +72,7 @@ def _panel(panel: Any, heading: str, group: Sequence[Result], colours: dict[str,
     panel.set_xscale("log", base=2)
     panel.set_xticks(lengths, [str(length) for length in lengths], size=8)
     panel.minorticks_off()
-    if place == 2:
+    if heading == _MEMORY:
         panel.set_yscale("log")
     else:
         panel.set_ylim(bottom=0)

@@ -201,19 +201,24 @@ def table(profile: Profile) -> Any:
     for column in COLUMNS:
         made.add_column(column, justify="left" if column in ("kernel", "top stall") else "right", no_wrap=True)
     for one in profile.launches:
-        r, least = one.reading, one.least
-        mib = (r.read, least.read if least else None, r.written, least.written if least else None)
-        share = None if r.conflicts is None or not r.wavefronts else 100 * r.conflicts / r.wavefronts
-        made.add_row(
-            one.name,
-            cell(None if r.seconds is None else 1e3 * r.seconds, ".3f"),
-            *(cell(None if x is None else x / 2**20, ".1f") for x in mib),
-            cell(one.ratio, ".2f"),
-            cell(None if r.l2 is None else r.l2 / 2**20, ".0f"),
-            *(cell(x, ".0f") for x in (r.occupancy, r.matrix, share, r.registers)),
-            f"{counters.words(r.stall)} {100 * r.stalls[r.stall]:.0f} %" if r.stall else "",
-        )
+        made.add_row(*cells(one))
     return made
+
+
+def cells(one: Launch) -> list[str]:
+    """A launch's figures, by the columns."""
+    r, least = one.reading, one.least
+    mib = (r.read, least.read if least else None, r.written, least.written if least else None)
+    share = None if r.conflicts is None or not r.wavefronts else 100 * r.conflicts / r.wavefronts
+    return [
+        one.name,
+        cell(None if r.seconds is None else 1e3 * r.seconds, ".3f"),
+        *(cell(None if x is None else x / 2**20, ".1f") for x in mib),
+        cell(one.ratio, ".2f"),
+        cell(None if r.l2 is None else r.l2 / 2**20, ".0f"),
+        *(cell(x, ".0f") for x in (r.occupancy, r.matrix, share, r.registers)),
+        f"{counters.words(r.stall)} {100 * r.stalls[r.stall]:.0f} %" if r.stall else "",
+    ]
 
 
 def meanings(profile: Profile) -> list[str]:
@@ -226,6 +231,19 @@ def document(machine: Machine, profiles: Sequence[Profile]) -> str:
     """The profiles as JSON."""
     found = {"machine": dataclasses.asdict(machine), "profiles": [dataclasses.asdict(one) for one in profiles]}
     return json.dumps(found, indent=1) + "\n"
+
+
+def read(text: str) -> tuple[Machine, list[Profile]]:
+    """The profiles that a document holds."""
+    found = json.loads(text)
+
+    def launch(one: dict[str, Any]) -> Launch:
+        return Launch(one["name"], Reading(**one["reading"]), Least(**one["least"]) if one["least"] else None)
+
+    profiles = [
+        Profile(one["variant"], Sizes(**one["sizes"]), tuple(map(launch, one["launches"]))) for one in found["profiles"]
+    ]
+    return Machine(**found["machine"]), profiles
 
 
 if __name__ == "__main__":

@@ -1,0 +1,153 @@
+"""The pages that tell of what is recorded, docs/measurements.md and docs/archaeology.md, and their pictures."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import jinja2
+from sets import HERE, SETS, small
+
+from attnforge import bench, markdown, plots, profile
+from attnforge.bench import OURS, Machine, Result, Row
+
+RESULTS, DOCS = HERE / "results", HERE.parent / "docs"
+INTRODUCTION = """# Measurements
+
+Written by `make bench`; the records stand in `benchmarks/results`. Milliseconds are medians; TFLOP/s count the products
+of visible pairs, five backward for two forward. Under a peer stands its time by ours, forward / backward: above 1 it is
+slower. MiB are what a call takes at its peak beside inputs and outputs, gradients among them. What was tried and did
+not pay is in [the notes](../benchmarks/NOTES.md), what each step of the algorithm brought in
+[the archaeology](archaeology.md).
+"""
+
+
+def recorded(page: str) -> Iterator[tuple[str, Machine, list[Result]]]:
+    """The sets that are recorded, of those that a page tells of."""
+    for name, one in SETS.items():
+        record = RESULTS / f"{name}.json"
+        if one.page == page and record.exists():
+            yield name, *bench.read(record.read_text(encoding="utf-8"))
+
+
+def picture(name: str) -> Path:
+    """Where a set's picture stands."""
+    return DOCS / "pictures" / f"bench_{name}.png"
+
+
+def write() -> None:
+    """Writes the pages, and draws their pictures first."""
+    for name, machine, results in recorded("measurements"):
+        if any(len(group) > 1 for group in plots.grouped(results).values()):
+            plots.write(picture(name), machine, results)
+    for name, machine, results in recorded("archaeology"):
+        plots.write(picture(name), machine, together(results))
+    machine, results = outside()
+    if results:
+        plots.write(picture("outside"), machine, results)
+    for name, text in (("measurements", measurements()), ("archaeology", archaeology())):
+        (DOCS / f"{name}.md").write_text(text, encoding="utf-8", newline="\n")
+
+
+# -- measurements --------------------------------------------------------------------------------------------------
+
+
+def measurements() -> str:
+    """What docs/measurements.md says."""
+    parts = [INTRODUCTION]
+    for name, machine, results in recorded("measurements"):
+        title = SETS[name].title
+        how = " Replays of a CUDA graph: what the GPU takes." if results[0].replayed else ""
+        parts.append(f"\n## {title}\n\n{_where(machine)}.{how}\n")
+        parts += [_table(variant, group) for variant, group in plots.grouped(results).items()]
+        if picture(name).exists():
+            parts.append(f"\n![{title}: speed and memory by length](pictures/{picture(name).name})\n")
+    return "".join(parts)
+
+
+def _where(machine: Machine) -> str:
+    return f"{machine.device}, torch {machine.torch}, triton {machine.triton}"
+
+
+def _table(title: str, group: Sequence[Result]) -> str:
+    """One variant, a line for each length."""
+    names = list(dict.fromkeys(row.name for r in group for row in r.rows[1:] if row.forward_ms is not None))
+    lines: list[list[str]] = []
+    for r in group:
+        ours, rows = r.rows[0], {row.name: row for row in r.rows}
+        speeds = r.teraflops(ours)
+        cells = [f"{r.sizes.q_len} x {r.sizes.k_len}"]
+        for ms, speed in zip((ours.forward_ms, ours.backward_ms), speeds, strict=True):
+            cells += [bench.cell(ms, ".3f"), bench.cell(speed, ".0f")]
+        cells.append(bench.cell(ours.both_mib if ours.both_mib is not None else ours.forward_mib, ".1f"))
+        for name in names:
+            row = rows.get(name)
+            pairs = ((row.forward_ms, ours.forward_ms), (row.backward_ms, ours.backward_ms)) if row else ()
+            cells.append(" / ".join(f"{x / own:.2f}" for x, own in pairs if x and own))
+        lines.append(cells)
+    header = ["queries x keys", "forward ms", "TFLOP/s", "backward ms", "TFLOP/s", "MiB", *names]
+    return f"\n**{' '.join(title.split())}**\n\n{markdown.table(header, lines)}\n"
+
+
+# -- archaeology ---------------------------------------------------------------------------------------------------
+
+
+def together(results: Sequence[Result]) -> list[Result]:
+    """The variants of a set as contenders of one: the first one is ours, the others come by their names."""
+    found: dict[int, Result] = {}
+    for one in results:
+        known = found.setdefault(one.sizes.k_len, one)
+        if known is not one:
+            own = dataclasses.replace(one.rows[0], name=one.variant)
+            found[one.sizes.k_len] = dataclasses.replace(known, rows=(*known.rows, own))
+    return list(found.values())
+
+
+def outside() -> tuple[Machine, list[Result]]:
+    """RoPE inside and outside as contenders; nothing if it is not recorded."""
+    record, beside = RESULTS / "rope_outside.json", RESULTS / "rope.json"
+    if not (record.exists() and beside.exists()):
+        return Machine("", "", ""), []
+    machine, _ = bench.read(beside.read_text(encoding="utf-8"))
+    results = []
+    for row in json.loads(record.read_text(encoding="utf-8")):
+        (sizes,) = small(2, (int(row["T"]),), "fp16")
+        pairs = sizes.batch * sizes.heads * sizes.q_len * (sizes.q_len + 1) // 2
+        rows = [Row(OURS if name == "inside" else name, ms) for name, ms in row.items() if name != "T"]
+        results.append(Result("rope", sizes, pairs, tuple(rows), True))
+    return machine, results
+
+
+def archaeology() -> str:
+    """What docs/archaeology.md says."""
+    steps = {name: together(results) for name, _, results in recorded("archaeology")}.get("history", [])
+    counted = RESULTS / "profiles.json"
+    machine, turned = outside()
+    text = (HERE / "archaeology.md.jinja").read_text(encoding="utf-8")
+    return jinja2.Template(text, trim_blocks=True, keep_trailing_newline=True).render(
+        machine=_where(machine),
+        steps=_times(steps, ("naive", "flash1", "flash2_strided_k", OURS)),
+        late=_times(steps, ("causal_late", OURS), ratio=True),
+        turned=_times(turned, ("without RoPE", OURS, "outside, compiled", "outside, eager")),
+        profiles=_profiles(counted.read_text(encoding="utf-8")) if counted.exists() else "",
+    )
+
+
+def _times(results: Sequence[Result], names: Sequence[str], ratio: bool = False) -> str:
+    """Milliseconds of contenders, a line for each length; and the first one's by the last one's."""
+    lines = []
+    for one in results:
+        took = {row.name: row.forward_ms for row in one.rows}
+        cells = [str(one.sizes.k_len), *(bench.cell(took.get(name), ".4f") for name in names)]
+        first, last = (took.get(names[i]) for i in (0, -1))
+        lines.append([*cells, f"{first / last:.2f}" if first and last else ""] if ratio else cells)
+    return markdown.table(["T", *names, *(["ratio"] if ratio else [])], lines)
+
+
+def _profiles(text: str) -> str:
+    """What Nsight Compute counted, a line for each kernel of each variant."""
+    _, profiles = profile.read(text)
+    rows = [[one.variant, *profile.cells(launch)] for one in profiles for launch in one.launches]
+    return markdown.table(["variant", *profile.COLUMNS], rows)

@@ -1,0 +1,65 @@
+"""What is measured for the record: which variants, beside whom, in which calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from attnforge.calls import Sizes
+
+HERE = Path(__file__).parent
+LENGTHS, SHORT = (1024, 4096, 16384), (512, 1024, 2048, 4096, 8192)
+
+
+@dataclass(frozen=True)
+class Set:
+    """Variants that are measured for the same calls."""
+
+    title: str
+    specs: tuple[str, ...]
+    peers: tuple[str, ...]
+    sizes: tuple[Sizes, ...]
+    backward: bool = True
+    replays: bool = False  # what the GPU takes, without the host
+    page: str = "measurements"  # that tells of it
+
+
+def tokens(head_dims: Sequence[int], lengths: Sequence[int] = LENGTHS) -> tuple[Sizes, ...]:
+    """Calls of 16,384 tokens and 2,048 columns of heads in all, bf16."""
+    return tuple(Sizes(16384 // t, t, t, 2048 // d, 2048 // d, d, d, "bf16") for d in head_dims for t in lengths)
+
+
+def small(batch: int, lengths: Sequence[int], dtype: str) -> tuple[Sizes, ...]:
+    """Calls of 16 heads of 64 columns."""
+    return tuple(Sizes(batch, t, t, 16, 16, 64, 64, dtype) for t in lengths)
+
+
+LIBRARIES = ("flex", "flex-flash", "sdpa-flash", "sdpa-cudnn", "flash-attn-4", "fla")
+SETS = {
+    "variants": Set(
+        "Variants beside their peers",
+        ("causal", "full", "llama3", "sliding_window", "alibi", "softcap", "llama3_documents", "packed_causal",
+         "log_decay", "packed_log_decay"),
+        LIBRARIES,
+        tokens((64, 128)),
+    ),
+    "wide": Set("Heads of 256 columns", ("causal", "softcap"), LIBRARIES, tokens((256,))),
+    "grouped": Set(
+        "Eight key heads for 32 query heads", ("causal", "sliding_window", "softcap", "alibi"), LIBRARIES,
+        (Sizes(2, 8192, 8192, 32, 8, 128, 128, "bf16"),),
+    ),
+    "cross": Set(
+        "Small work", ("cross",), LIBRARIES, (Sizes(1, 512, 256, 16, 16, 64, 64, "bf16"),)
+    ),
+    "memory": Set("Memory beside naive PyTorch", ("causal",), ("naive",), small(1, SHORT, "bf16")),
+    "history": Set(
+        "How attention got here", ("causal", "flash2_strided_k", "flash1", str(HERE / "specs" / "causal_late.yaml")),
+        ("naive",), small(2, SHORT, "fp16"), replays=True, page="archaeology",
+    ),
+    "rope": Set("RoPE inside", ("rope",), LIBRARIES, small(2, SHORT, "fp16"), backward=False),
+    "rope_replayed": Set("RoPE inside, the GPU's share", ("rope",), LIBRARIES, small(2, SHORT, "fp16"), replays=True),
+}  # fmt: skip
+# whose kernels Nsight Compute counts, forward, in this call
+PROFILED = ("flash1", "flash2_strided_k", "causal")
+PROFILED_CALL = small(2, (4096,), "fp16")[0]

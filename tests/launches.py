@@ -117,7 +117,7 @@ def launches(attention: Any, call: Call) -> list[Any]:
         if isinstance(x, torch.Tensor):
             return names.get(x.data_ptr(), "own"), tuple(x.shape), x.stride(), x.dtype
         if isinstance(x, TensorDescriptor):
-            return {name: shown(value) for name, value in vars(x).items()}
+            return {field.name: shown(getattr(x, field.name)) for field in dataclasses.fields(x)}
         if isinstance(x, tuple | list):
             return tuple(shown(value) for value in x)
         return (type(x).__name__, getattr(x, "value", x))

@@ -39,7 +39,7 @@ def test_launches_that_know_their_shapes_are_first_ones(part: int) -> None:
         ("(x.shape, x.stride(), x.dtype, x.data_ptr() % 16)", "(x.shape, x.stride(), x.dtype)"),
         ("(x.shape, x.stride(), x.dtype, x.data_ptr() % 16)", "(x.stride(), x.dtype, x.data_ptr() % 16)"),
         ("key = (kernel.__name__, *blocks)", "key = bool(blocks)"),
-        ("fields, base=x", "fields, base=tiles.base"),
+        ("descriptor.block_shape = x,", "descriptor.block_shape = tiles.base,"),
     ],
 )
 def test_comparison_finds(right: str, wrong: str, tmp_path: Path) -> None:

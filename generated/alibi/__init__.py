@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2622ab35b7b42e6a
-#   text hash     56115991294e7635
+#   content hash  5e82ec4cf562e84d
+#   text hash     a3146fa8264222f8
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

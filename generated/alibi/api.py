@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2622ab35b7b42e6a
-#   text hash     9753b786b0a3c649
+#   content hash  5e82ec4cf562e84d
+#   text hash     81afae04ad56661c
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

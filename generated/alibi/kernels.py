@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2622ab35b7b42e6a
-#   text hash     6a1495b30f0c2b80
+#   content hash  5e82ec4cf562e84d
+#   text hash     bb5cae74fb4606ed
 #   render with   attnforge render specs/alibi.yaml
 """The kernels: Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2622ab35b7b42e6a
-#   text hash     7d9e23b8fcc43d7e
+#   content hash  5e82ec4cf562e84d
+#   text hash     13157d7531344b5a
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

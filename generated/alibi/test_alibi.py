@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2622ab35b7b42e6a
-#   text hash     0ef2f271d2714d9a
+#   content hash  5e82ec4cf562e84d
+#   text hash     8d55ef286b931f98
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

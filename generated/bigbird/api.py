@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  3eeaa6639c81fe1e
-#   text hash     54fdb7e8ce1e8bc8
+#   content hash  945c23a05ffa4065
+#   text hash     d4ce697dd94ab6ff
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  3eeaa6639c81fe1e
-#   text hash     ae34ab8d1abf2556
+#   content hash  945c23a05ffa4065
+#   text hash     2862238b68cb15e3
 #   render with   attnforge render specs/bigbird.yaml
 """The kernels: A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  3eeaa6639c81fe1e
-#   text hash     9d395d8dfdab82a1
+#   content hash  945c23a05ffa4065
+#   text hash     9da9b5e3428b924b
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

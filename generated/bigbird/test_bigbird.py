@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  3eeaa6639c81fe1e
-#   text hash     c178b5f8be5da8d6
+#   content hash  945c23a05ffa4065
+#   text hash     81e5dfbe8180e580
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  048c03ed3fdb7787
-#   text hash     d5949384ff46fdc9
+#   content hash  0549abeb8a25e708
+#   text hash     4a2993fe9aa82a07
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

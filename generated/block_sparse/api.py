@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  048c03ed3fdb7787
-#   text hash     bc3aaeddd4245ca7
+#   content hash  0549abeb8a25e708
+#   text hash     2de15141501d0ea7
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

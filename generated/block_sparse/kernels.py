@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  048c03ed3fdb7787
-#   text hash     f2960b24d8fb477b
+#   content hash  0549abeb8a25e708
+#   text hash     3dc7defe36927ea0
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernels: Attention between the blocks of 64 positions that a mask allows.
 

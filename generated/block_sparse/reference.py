@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  048c03ed3fdb7787
-#   text hash     a6d7162188218b6f
+#   content hash  0549abeb8a25e708
+#   text hash     3c964743e3869dfa
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  048c03ed3fdb7787
-#   text hash     22120fff64e4271f
+#   content hash  0549abeb8a25e708
+#   text hash     dbc33f2d11e05900
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6593e4583228a779
-#   text hash     6ab26e393ccfb119
+#   content hash  460db2159b513efd
+#   text hash     1460379c6f3349e4
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6593e4583228a779
-#   text hash     76efbe30f5a126d4
+#   content hash  460db2159b513efd
+#   text hash     0712832bfd25fd7c
 #   render with   attnforge render specs/bloom.yaml
 """The kernels: Causal attention with linear biases and as many key heads as query heads.
 

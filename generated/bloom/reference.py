@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6593e4583228a779
-#   text hash     55c476f164ad3941
+#   content hash  460db2159b513efd
+#   text hash     f1efdb53ca497ffd
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5e2a933052da8a74
-#   text hash     3dd9f78deff71e04
+#   content hash  0dee43ccb1b99a71
+#   text hash     04a0ab04ac9eaad8
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

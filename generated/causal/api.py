@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5e2a933052da8a74
-#   text hash     f709a7890ee74360
+#   content hash  0dee43ccb1b99a71
+#   text hash     dd7b5d89fb10b3ec
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

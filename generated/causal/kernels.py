@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5e2a933052da8a74
-#   text hash     a66b18357b7351bc
+#   content hash  0dee43ccb1b99a71
+#   text hash     428b8ef69a3c0d84
 #   render with   attnforge render specs/causal.yaml
 """The kernels: Causal attention with grouped heads.
 

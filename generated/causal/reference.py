@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5e2a933052da8a74
-#   text hash     a50dd144decc29d7
+#   content hash  0dee43ccb1b99a71
+#   text hash     4450e7baf9196c82
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5e2a933052da8a74
-#   text hash     8d0cfe530c9c032e
+#   content hash  0dee43ccb1b99a71
+#   text hash     408bd986874e0fae
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

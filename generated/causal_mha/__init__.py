@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f81769c8a28811bf
-#   text hash     862025ebd34a6956
+#   content hash  4dc27409d08a8072
+#   text hash     da4e1c3addd1fd09
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

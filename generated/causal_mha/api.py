@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f81769c8a28811bf
-#   text hash     28a9d314650f1018
+#   content hash  4dc27409d08a8072
+#   text hash     dc7afe810f99bef4
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f81769c8a28811bf
-#   text hash     7a0f8385d7fb60fb
+#   content hash  4dc27409d08a8072
+#   text hash     499102692fe94b45
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernels: Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a12a6c3b7c80b41a
-#   text hash     574e4a47ca364ed8
+#   content hash  58b8ceb41a92407d
+#   text hash     e36ba518b509f7da
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a12a6c3b7c80b41a
-#   text hash     5f536a5dcb811897
+#   content hash  58b8ceb41a92407d
+#   text hash     bda8538889fc20a9
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a12a6c3b7c80b41a
-#   text hash     9d95c205d0d92b25
+#   content hash  58b8ceb41a92407d
+#   text hash     76dc3565b5636ae5
 #   render with   attnforge render specs/cross.yaml
 """The kernels: Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a12a6c3b7c80b41a
-#   text hash     929dcb9f846f85f6
+#   content hash  58b8ceb41a92407d
+#   text hash     28976f7e69943c68
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

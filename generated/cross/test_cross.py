@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a12a6c3b7c80b41a
-#   text hash     80294d237e04bb14
+#   content hash  58b8ceb41a92407d
+#   text hash     d8a0b2cf7aaeffd6
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

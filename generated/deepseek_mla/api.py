@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  5a9ca425f5c11c12
-#   text hash     776e631c8c3eb6b5
+#   content hash  46f40d0d6776ac58
+#   text hash     a1ecb59c2a636e9b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

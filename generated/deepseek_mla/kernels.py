@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  5a9ca425f5c11c12
-#   text hash     5aae85b10e5508b1
+#   content hash  46f40d0d6776ac58
+#   text hash     5648ac1ab947a7af
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernels: Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

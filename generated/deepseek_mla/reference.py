@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  5a9ca425f5c11c12
-#   text hash     446843e273766da4
+#   content hash  46f40d0d6776ac58
+#   text hash     598cd1306d7c2e84
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

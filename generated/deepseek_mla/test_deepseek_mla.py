@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  5a9ca425f5c11c12
-#   text hash     60bd55da4577056f
+#   content hash  46f40d0d6776ac58
+#   text hash     2d9819511f8908f5
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

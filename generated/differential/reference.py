@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f0814c807123baf7
-#   text hash     5cec677c161afe5e
+#   content hash  734b9b25c7208395
+#   text hash     35223dcda53d6561
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

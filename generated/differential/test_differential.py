@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f0814c807123baf7
-#   text hash     6036a22fccf36fd2
+#   content hash  734b9b25c7208395
+#   text hash     488cab89adc0f70c
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

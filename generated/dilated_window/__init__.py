@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ff3aaaf80248ef7c
-#   text hash     e92db2ecc8fc8a82
+#   content hash  9e95a4f4b1de317d
+#   text hash     bc2f10532356fe03
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

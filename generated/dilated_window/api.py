@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ff3aaaf80248ef7c
-#   text hash     86d1e6687b845247
+#   content hash  9e95a4f4b1de317d
+#   text hash     7350d49cdd69cab9
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ff3aaaf80248ef7c
-#   text hash     496f9953b514085d
+#   content hash  9e95a4f4b1de317d
+#   text hash     52c0b21d8992a8b8
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernels: Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ff3aaaf80248ef7c
-#   text hash     794af3de0c1e9801
+#   content hash  9e95a4f4b1de317d
+#   text hash     465e350c19f362c3
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ff3aaaf80248ef7c
-#   text hash     3e7bd200bf73243b
+#   content hash  9e95a4f4b1de317d
+#   text hash     f9123382aa95115a
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

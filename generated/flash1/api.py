@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  4da0e861dad5144e
-#   text hash     68104dc8a6ac6cba
+#   content hash  b1e69440a8a5c6ca
+#   text hash     c8f130dbcbd2382f
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

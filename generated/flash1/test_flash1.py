@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  4da0e861dad5144e
-#   text hash     96454127b8867f6f
+#   content hash  b1e69440a8a5c6ca
+#   text hash     8fe4de7b6db398e3
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  b6ad32e7da7988f6
-#   text hash     67aeddeadd947b2e
+#   content hash  5dd7476ba9f2d2d3
+#   text hash     de7fd796adf04607
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  b6ad32e7da7988f6
-#   text hash     2864c44d4517b02d
+#   content hash  5dd7476ba9f2d2d3
+#   text hash     c1c7e4d156c48986
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

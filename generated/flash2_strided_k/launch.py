@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  b6ad32e7da7988f6
-#   text hash     bbc7f9cc0ef94fb4
+#   content hash  5dd7476ba9f2d2d3
+#   text hash     19741f37a6548d31
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Launches the kernels as operators that PyTorch can compile."""
 
@@ -318,11 +318,11 @@ def _filled(tiles, x):
         return None
     if isinstance(tiles, tuple):
         return lambda x: (x, *tiles[1:])
-    fields = {name: value for name, value in vars(tiles).items() if name != "base"}
+    shape, strides, block = tiles.shape, tiles.strides, tiles.block_shape
 
     def fill(x):
         descriptor = object.__new__(TensorDescriptor)
-        descriptor.__dict__.update(fields, base=x)
+        descriptor.base, descriptor.shape, descriptor.strides, descriptor.block_shape = x, shape, strides, block
         return descriptor
 
     return fill

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  b6ad32e7da7988f6
-#   text hash     d831995fa8f7df94
+#   content hash  5dd7476ba9f2d2d3
+#   text hash     30e79037e43b5d46
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

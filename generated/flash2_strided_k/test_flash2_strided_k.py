@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  b6ad32e7da7988f6
-#   text hash     d77ed25dc2b7ac35
+#   content hash  5dd7476ba9f2d2d3
+#   text hash     b36ce86aedd3e18c
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  feda682a4050287a
-#   text hash     9fc84dac7eac77a8
+#   content hash  f4220fbcecbcb957
+#   text hash     31f0673bf8601245
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  feda682a4050287a
-#   text hash     0961ef92b0abbe4e
+#   content hash  f4220fbcecbcb957
+#   text hash     321fad7e2513ab9c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The kernels: Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  feda682a4050287a
-#   text hash     8a8870e0275cbdec
+#   content hash  f4220fbcecbcb957
+#   text hash     7e38501358cdac46
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

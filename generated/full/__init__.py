@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a9253f152b05f22c
-#   text hash     3c61b6e43150a8f9
+#   content hash  c93eac68082db497
+#   text hash     4d06a3813281e8cb
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a9253f152b05f22c
-#   text hash     a462b4d024d5c85c
+#   content hash  c93eac68082db497
+#   text hash     314d0dd36a40ddef
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a9253f152b05f22c
-#   text hash     7161058df5135665
+#   content hash  c93eac68082db497
+#   text hash     eac1f7774c5151a3
 #   render with   attnforge render specs/full.yaml
 """The kernels: Softmax attention without a mask.
 

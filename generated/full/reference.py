@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a9253f152b05f22c
-#   text hash     575ca29a2858cfab
+#   content hash  c93eac68082db497
+#   text hash     8220d0f2b3c2ee48
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a9253f152b05f22c
-#   text hash     d5fb4e8c949d3f31
+#   content hash  c93eac68082db497
+#   text hash     94123b26291e102d
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  3d679310868c5b63
-#   text hash     8d7047627187dcd8
+#   content hash  360034faeeb9eed0
+#   text hash     f4aa1853e806b096
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

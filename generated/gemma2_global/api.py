@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  3d679310868c5b63
-#   text hash     ff8a93bd4a9c78e8
+#   content hash  360034faeeb9eed0
+#   text hash     2dcb7b29dce22e56
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  3d679310868c5b63
-#   text hash     24827927317df0d8
+#   content hash  360034faeeb9eed0
+#   text hash     55e18197be69c3c1
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernels: The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  3d679310868c5b63
-#   text hash     ed3bb3e796667bf0
+#   content hash  360034faeeb9eed0
+#   text hash     e0c9c651427c5904
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

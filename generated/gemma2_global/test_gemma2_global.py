@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  3d679310868c5b63
-#   text hash     c539e5c94d6d178d
+#   content hash  360034faeeb9eed0
+#   text hash     314a0d869c0a408b
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e164128d1076896d
-#   text hash     5bc3207a61ed173f
+#   content hash  64b2e070fa6f703e
+#   text hash     ffdbd68063f9042b
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e164128d1076896d
-#   text hash     1f5199a58635ce13
+#   content hash  64b2e070fa6f703e
+#   text hash     fa707c47164540e3
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e164128d1076896d
-#   text hash     74b71e7c6adf4f60
+#   content hash  64b2e070fa6f703e
+#   text hash     756bf1511a49077f
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

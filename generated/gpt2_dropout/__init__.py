@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  bf6da7e61f13508a
-#   text hash     2df32834d4bb1661
+#   content hash  77bfa5e2ab867923
+#   text hash     2173487298775629
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

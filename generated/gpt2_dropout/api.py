@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  bf6da7e61f13508a
-#   text hash     f82951618d403f86
+#   content hash  77bfa5e2ab867923
+#   text hash     720245e0203ec2d9
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  bf6da7e61f13508a
-#   text hash     fe215df9e7d8d9a5
+#   content hash  77bfa5e2ab867923
+#   text hash     c6baf0e518296a07
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernels: Causal attention with dropout of the weights, for training.
 

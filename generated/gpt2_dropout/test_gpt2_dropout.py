@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  bf6da7e61f13508a
-#   text hash     6cd0dfbff3f70ef4
+#   content hash  77bfa5e2ab867923
+#   text hash     40ec19fed2a21ce3
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

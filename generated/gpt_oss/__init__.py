@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c3203d1d7ddaccd7
-#   text hash     90f955add153ede9
+#   content hash  81ccadb327ad3b9f
+#   text hash     284cd588d8e3198c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c3203d1d7ddaccd7
-#   text hash     731c71c1565afd4e
+#   content hash  81ccadb327ad3b9f
+#   text hash     041f8ddd1761d900
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  38589339876d71de
-#   text hash     98c79dd17a97afb6
+#   content hash  841ea71781c61721
+#   text hash     9e995f08c0f22ab2
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c77c51eb4e54b268
-#   text hash     1b5f31cd9279e73a
+#   content hash  c7b439a91d529d4b
+#   text hash     8fa56e646df30627
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c77c51eb4e54b268
-#   text hash     63f8a618d2731b4a
+#   content hash  c7b439a91d529d4b
+#   text hash     dd781b0d682207de
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7a820e7edd0069eb
-#   text hash     32cbe3e23f586df7
+#   content hash  5c26be81b61eadee
+#   text hash     ae5adfc59793499e
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

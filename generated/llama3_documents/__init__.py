@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  6f986a00d31f76b7
-#   text hash     0350d242aa88497a
+#   content hash  7189dc5f19aa200c
+#   text hash     ed67078104eaabe0
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  6f986a00d31f76b7
-#   text hash     e672fd5c1735d922
+#   content hash  7189dc5f19aa200c
+#   text hash     b78536351cc2f40c
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

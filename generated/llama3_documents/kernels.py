@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  6f986a00d31f76b7
-#   text hash     bf023509ec48fcc2
+#   content hash  7189dc5f19aa200c
+#   text hash     86c763e08270cfc5
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernels: Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  6f986a00d31f76b7
-#   text hash     c33070a33c0936c4
+#   content hash  7189dc5f19aa200c
+#   text hash     872531e283a8fd12
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

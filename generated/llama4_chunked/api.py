@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  038d6eef90c9e90c
-#   text hash     cc4a20c20fcfc150
+#   content hash  957a2fa3b2812b69
+#   text hash     c690f3d3007b83a3
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  038d6eef90c9e90c
-#   text hash     2c0a36ffa4ff7212
+#   content hash  957a2fa3b2812b69
+#   text hash     53593a219ce743b4
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernels: Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

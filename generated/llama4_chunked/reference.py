@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  038d6eef90c9e90c
-#   text hash     b569d58493787f06
+#   content hash  957a2fa3b2812b69
+#   text hash     02c2bc9554086e9a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  038d6eef90c9e90c
-#   text hash     b3c6fca5954ae41c
+#   content hash  957a2fa3b2812b69
+#   text hash     0b507ef72a5ecd89
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f03eb3ea562ee4c7
-#   text hash     99fd7a685d5bccbc
+#   content hash  6150b125fa16fd09
+#   text hash     92673d24ff2458f4
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

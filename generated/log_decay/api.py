@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f03eb3ea562ee4c7
-#   text hash     ca091eec0ed5432c
+#   content hash  6150b125fa16fd09
+#   text hash     e5d450b0f82eca86
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

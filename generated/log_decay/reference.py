@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f03eb3ea562ee4c7
-#   text hash     1bac4f421ab915cd
+#   content hash  6150b125fa16fd09
+#   text hash     0428c45c88c4ddb4
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

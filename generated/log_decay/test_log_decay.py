@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f03eb3ea562ee4c7
-#   text hash     a18d90c4fb62f1be
+#   content hash  6150b125fa16fd09
+#   text hash     0f8acb19bf0f7a0e
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

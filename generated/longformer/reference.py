@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  4ed146d39ee0874c
-#   text hash     5b9dba15a23af421
+#   content hash  b51ba0dd02829298
+#   text hash     3e79838c6750c167
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

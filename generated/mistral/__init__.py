@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a7439a2121df4341
-#   text hash     c7381051499f84aa
+#   content hash  881b346b2fa93124
+#   text hash     5a4f7f574324a33f
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a7439a2121df4341
-#   text hash     8e2995185db8b453
+#   content hash  881b346b2fa93124
+#   text hash     ef0ebd8b4e6215fb
 #   render with   attnforge render specs/mistral.yaml
 """The kernels: Causal attention to the 4096 most recent keys with rotary embedding.
 

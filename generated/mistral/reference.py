@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a7439a2121df4341
-#   text hash     46846c61ae998656
+#   content hash  881b346b2fa93124
+#   text hash     79c1ac5488698482
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

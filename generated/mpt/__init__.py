@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0ea3bfe661f5c10c
-#   text hash     6adf8886839c3987
+#   content hash  be0cf9727f108fde
+#   text hash     80b515250588451b
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0ea3bfe661f5c10c
-#   text hash     4a62bb2e75e9b568
+#   content hash  be0cf9727f108fde
+#   text hash     b886e68c18feb20d
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

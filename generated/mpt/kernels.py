@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0ea3bfe661f5c10c
-#   text hash     710f52daa3ab862d
+#   content hash  be0cf9727f108fde
+#   text hash     7558e1e2325c727f
 #   render with   attnforge render specs/mpt.yaml
 """The kernels: Attention with a prefix and linear biases.
 

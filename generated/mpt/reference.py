@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0ea3bfe661f5c10c
-#   text hash     9a0a143a71146556
+#   content hash  be0cf9727f108fde
+#   text hash     e6091cdac9a6c25e
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

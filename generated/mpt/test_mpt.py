@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0ea3bfe661f5c10c
-#   text hash     398e404554883a55
+#   content hash  be0cf9727f108fde
+#   text hash     6281f9ff23dfd5d4
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  65a95ffe0edb013d
-#   text hash     4c5d06f07a811bff
+#   content hash  ccea2e535e8cdc0d
+#   text hash     95179156c0a55b05
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see those at most 3 rows and columns away.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  65a95ffe0edb013d
-#   text hash     bb339752a8efd2ac
+#   content hash  ccea2e535e8cdc0d
+#   text hash     ef9d42ccab223203
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  65a95ffe0edb013d
-#   text hash     ce2ff6173f20981c
+#   content hash  ccea2e535e8cdc0d
+#   text hash     025e9f6bb4fa4b9f
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernels: Cells of an image of 32 columns see those at most 3 rows and columns away.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  65a95ffe0edb013d
-#   text hash     f10e9713ff7ddaac
+#   content hash  ccea2e535e8cdc0d
+#   text hash     39c504379b5f60d3
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

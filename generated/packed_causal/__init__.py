@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f38a8b1fb40a3680
-#   text hash     b147c18614f9abb1
+#   content hash  8410968c9f4df21e
+#   text hash     226352892be92ddb
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

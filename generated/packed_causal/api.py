@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f38a8b1fb40a3680
-#   text hash     1d8153752ed191c4
+#   content hash  8410968c9f4df21e
+#   text hash     4def321aa188a085
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

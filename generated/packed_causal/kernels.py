@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f38a8b1fb40a3680
-#   text hash     57fbbff6a9fb4aae
+#   content hash  8410968c9f4df21e
+#   text hash     dbdd7d72525bd7fd
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernels: Causal attention for sequences packed into one tensor.
 

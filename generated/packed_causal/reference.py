@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f38a8b1fb40a3680
-#   text hash     5e3c58345fddbc55
+#   content hash  8410968c9f4df21e
+#   text hash     aa36f7758a8c4617
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

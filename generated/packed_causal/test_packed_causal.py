@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f38a8b1fb40a3680
-#   text hash     4b70f57a9fa271fa
+#   content hash  8410968c9f4df21e
+#   text hash     00648cc99fb853e2
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

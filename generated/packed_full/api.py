@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a0521bfa6e5bfb45
-#   text hash     e23723227ae3cdd6
+#   content hash  95069016fae48bd1
+#   text hash     a8fc8739874b0b25
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

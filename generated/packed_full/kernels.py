@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a0521bfa6e5bfb45
-#   text hash     1b993326989b5de5
+#   content hash  95069016fae48bd1
+#   text hash     200be148ac5ad74c
 #   render with   attnforge render specs/packed_full.yaml
 """The kernels: Softmax attention without a mask, for sequences packed into one tensor.
 

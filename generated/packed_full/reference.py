@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a0521bfa6e5bfb45
-#   text hash     5fe9a403803648ac
+#   content hash  95069016fae48bd1
+#   text hash     575bb3d662023f7d
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

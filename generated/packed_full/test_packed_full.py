@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a0521bfa6e5bfb45
-#   text hash     ecba59ba03feeb2e
+#   content hash  95069016fae48bd1
+#   text hash     afd82d5ae7524aba
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  64a5d21b5222f9da
-#   text hash     09db0759f546a41d
+#   content hash  9015610ab292d3f8
+#   text hash     68583307ba74fa67
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  64a5d21b5222f9da
-#   text hash     717cbf20401d0c39
+#   content hash  9015610ab292d3f8
+#   text hash     2183bcab4a535935
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

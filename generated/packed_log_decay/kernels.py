@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  64a5d21b5222f9da
-#   text hash     023c385d30b42b90
+#   content hash  9015610ab292d3f8
+#   text hash     e33eecd8f70ad994
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The kernels: Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

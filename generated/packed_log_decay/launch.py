@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  64a5d21b5222f9da
-#   text hash     9946d4521ef39798
+#   content hash  9015610ab292d3f8
+#   text hash     3b9d6915145a5b63
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -401,8 +401,10 @@ def _backward(ctx, dout, dlse):
     gradients = _differentiate(
         out, lse, dout, dlse, wanted, q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, log_decay, scale
     )
-    found = dict(zip((0, 1, 2, 7), gradients))
-    return tuple(found.get(i) if need else None for i, need in enumerate(ctx.needs_input_grad))
+    found = [None] * len(ctx.needs_input_grad)
+    for i, need, gradient in zip((0, 1, 2, 7), wanted, gradients):
+        found[i] = gradient if need else None
+    return tuple(found)
 
 
 _attend.register_autograd(_backward, setup_context=_keep)
@@ -626,11 +628,11 @@ def _filled(tiles, x):
         return None
     if isinstance(tiles, tuple):
         return lambda x: (x, *tiles[1:])
-    fields = {name: value for name, value in vars(tiles).items() if name != "base"}
+    shape, strides, block = tiles.shape, tiles.strides, tiles.block_shape
 
     def fill(x):
         descriptor = object.__new__(TensorDescriptor)
-        descriptor.__dict__.update(fields, base=x)
+        descriptor.base, descriptor.shape, descriptor.strides, descriptor.block_shape = x, shape, strides, block
         return descriptor
 
     return fill

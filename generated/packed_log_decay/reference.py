@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  64a5d21b5222f9da
-#   text hash     4112e0c8fb3c2dae
+#   content hash  9015610ab292d3f8
+#   text hash     698d2d3e5b3de394
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

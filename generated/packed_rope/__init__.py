@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  fdc065dd285cd9da
-#   text hash     e6949badf0bddd28
+#   content hash  6969318801d02108
+#   text hash     44076a9287f494cc
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

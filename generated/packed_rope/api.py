@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  fdc065dd285cd9da
-#   text hash     f9254ea6b272632c
+#   content hash  6969318801d02108
+#   text hash     56e7f549db117ef7
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

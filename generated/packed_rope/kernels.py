@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  fdc065dd285cd9da
-#   text hash     edaf7368a6f1540d
+#   content hash  6969318801d02108
+#   text hash     47b2e4d474418c6f
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernels: Causal attention with rotary embedding for sequences packed into one tensor.
 

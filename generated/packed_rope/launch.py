@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  fdc065dd285cd9da
-#   text hash     fc374900316fe9ef
+#   content hash  6969318801d02108
+#   text hash     85890225b4efdea4
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -423,8 +423,10 @@ def _backward(ctx, dout, dlse, *_):
         positions,
         scale,
     )
-    found = dict(zip((0, 1, 2), gradients))
-    return tuple(found.get(i) if need else None for i, need in enumerate(ctx.needs_input_grad))
+    found = [None] * len(ctx.needs_input_grad)
+    for i, need, gradient in zip((0, 1, 2), wanted, gradients):
+        found[i] = gradient if need else None
+    return tuple(found)
 
 
 _attend.register_autograd(_backward, setup_context=_keep)
@@ -647,11 +649,11 @@ def _filled(tiles, x):
         return None
     if isinstance(tiles, tuple):
         return lambda x: (x, *tiles[1:])
-    fields = {name: value for name, value in vars(tiles).items() if name != "base"}
+    shape, strides, block = tiles.shape, tiles.strides, tiles.block_shape
 
     def fill(x):
         descriptor = object.__new__(TensorDescriptor)
-        descriptor.__dict__.update(fields, base=x)
+        descriptor.base, descriptor.shape, descriptor.strides, descriptor.block_shape = x, shape, strides, block
         return descriptor
 
     return fill

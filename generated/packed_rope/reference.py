@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  fdc065dd285cd9da
-#   text hash     b7169f22fb2eec6b
+#   content hash  6969318801d02108
+#   text hash     6a8a33a54ec06261
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

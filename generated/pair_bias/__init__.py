@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  1905d1daf660051c
-#   text hash     0058b8045fb55efa
+#   content hash  310c00534609c6cb
+#   text hash     e9757b4fd385bae3
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  1905d1daf660051c
-#   text hash     138affdd19213549
+#   content hash  310c00534609c6cb
+#   text hash     ad51ac3eca582740
 #   render with   attnforge render specs/pair_bias.yaml
 """The kernels: Attention with a learned bias for each pair of positions.
 

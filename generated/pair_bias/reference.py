@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  1905d1daf660051c
-#   text hash     b5c81c56d8b3eda5
+#   content hash  310c00534609c6cb
+#   text hash     65e1fba8b50ceddd
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

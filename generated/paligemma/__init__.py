@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a56b98aec2f98bc0
-#   text hash     801d2fe5d94873f6
+#   content hash  bf8cdb3ce35183a7
+#   text hash     ea803b40c15bac46
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a56b98aec2f98bc0
-#   text hash     d09aae4bc7798f85
+#   content hash  bf8cdb3ce35183a7
+#   text hash     91113b8e1e1da53f
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

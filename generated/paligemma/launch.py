@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a56b98aec2f98bc0
-#   text hash     6b9c3a68a08e8633
+#   content hash  bf8cdb3ce35183a7
+#   text hash     58597ba73b5edb6c
 #   render with   attnforge render specs/paligemma.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -337,8 +337,10 @@ def _backward(ctx, dout, dlse, *_):
         dout = torch.zeros_like(out)
     wanted = [ctx.needs_input_grad[i] for i in (0, 1, 2)]
     gradients = _differentiate(out, lse, dout, dlse, wanted, q, k, v, cos, sin, positions, prefix_len, scale)
-    found = dict(zip((0, 1, 2), gradients))
-    return tuple(found.get(i) if need else None for i, need in enumerate(ctx.needs_input_grad))
+    found = [None] * len(ctx.needs_input_grad)
+    for i, need, gradient in zip((0, 1, 2), wanted, gradients):
+        found[i] = gradient if need else None
+    return tuple(found)
 
 
 _attend.register_autograd(_backward, setup_context=_keep)
@@ -556,11 +558,11 @@ def _filled(tiles, x):
         return None
     if isinstance(tiles, tuple):
         return lambda x: (x, *tiles[1:])
-    fields = {name: value for name, value in vars(tiles).items() if name != "base"}
+    shape, strides, block = tiles.shape, tiles.strides, tiles.block_shape
 
     def fill(x):
         descriptor = object.__new__(TensorDescriptor)
-        descriptor.__dict__.update(fields, base=x)
+        descriptor.base, descriptor.shape, descriptor.strides, descriptor.block_shape = x, shape, strides, block
         return descriptor
 
     return fill

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a56b98aec2f98bc0
-#   text hash     5f64f1ca3edce853
+#   content hash  bf8cdb3ce35183a7
+#   text hash     fc3cd714857ec536
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

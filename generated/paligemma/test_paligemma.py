@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a56b98aec2f98bc0
-#   text hash     b258aedda3274c37
+#   content hash  bf8cdb3ce35183a7
+#   text hash     02f5e8c5511e353f
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

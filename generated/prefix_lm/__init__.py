@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  376c56fc20475e2a
-#   text hash     0a2cb1446d7a4c02
+#   content hash  97bf1adcb9b890bf
+#   text hash     01e9ae1c5d7e397d
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  376c56fc20475e2a
-#   text hash     3af64a1a5ffe0e1b
+#   content hash  97bf1adcb9b890bf
+#   text hash     0fecfad056619bd3
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernels: Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  376c56fc20475e2a
-#   text hash     c1fc6096369f62bf
+#   content hash  97bf1adcb9b890bf
+#   text hash     892824525b9d457e
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  376c56fc20475e2a
-#   text hash     af8176611f9edb49
+#   content hash  97bf1adcb9b890bf
+#   text hash     a61815a5b858334f
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  4243f3ba449c51be
-#   text hash     2bc6542abb749a95
+#   content hash  c4ce24e0e445283b
+#   text hash     8e7816f0ff16699b
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  4243f3ba449c51be
-#   text hash     5f4a4553029f4c64
+#   content hash  c4ce24e0e445283b
+#   text hash     a1ccde025efa6a94
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  4243f3ba449c51be
-#   text hash     e85781c357c921a6
+#   content hash  c4ce24e0e445283b
+#   text hash     f648c35e6918eb2b
 #   render with   attnforge render specs/qwen3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

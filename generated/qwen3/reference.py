@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  4243f3ba449c51be
-#   text hash     d3e2e58300621375
+#   content hash  c4ce24e0e445283b
+#   text hash     b0e42dc4c0735fc9
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  4243f3ba449c51be
-#   text hash     c7e911d0b477d9d1
+#   content hash  c4ce24e0e445283b
+#   text hash     3f7b2fcfb17a2494
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

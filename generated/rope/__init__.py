@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ba5988469bf56329
-#   text hash     8c7fe3ecd4eb2249
+#   content hash  42bb61799f430552
+#   text hash     7689ff89f6832329
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

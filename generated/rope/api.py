@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ba5988469bf56329
-#   text hash     e95876e6d63d4a1c
+#   content hash  42bb61799f430552
+#   text hash     81399c2c9493a740
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ba5988469bf56329
-#   text hash     b32427c69dcbc3c4
+#   content hash  42bb61799f430552
+#   text hash     5ed450656fc36c58
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

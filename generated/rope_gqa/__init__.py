@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ab01c59a3c8e59f9
-#   text hash     51bb05fab0ae3897
+#   content hash  ebf5d1df5e8801a9
+#   text hash     a2cda226b0d09fc9
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

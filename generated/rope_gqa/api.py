@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ab01c59a3c8e59f9
-#   text hash     4570b2422b202eb9
+#   content hash  ebf5d1df5e8801a9
+#   text hash     f326cd1175e3e731
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

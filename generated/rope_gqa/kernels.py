@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ab01c59a3c8e59f9
-#   text hash     d5241448c5bd5a04
+#   content hash  ebf5d1df5e8801a9
+#   text hash     c31cd871a680596b
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads.
 

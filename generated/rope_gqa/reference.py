@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ab01c59a3c8e59f9
-#   text hash     e5f2f4dca9fcef67
+#   content hash  ebf5d1df5e8801a9
+#   text hash     52840d505113668d
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  133f17998b256ddb
-#   text hash     be83ad3bec9be116
+#   content hash  a7895ef179c487be
+#   text hash     53b060f25d69c9ef
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  133f17998b256ddb
-#   text hash     6eaf0c4fc55e5e05
+#   content hash  a7895ef179c487be
+#   text hash     9ae2e444b86c75a7
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernels: Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  133f17998b256ddb
-#   text hash     497f771af4784e2f
+#   content hash  a7895ef179c487be
+#   text hash     15f2d114ec50020e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

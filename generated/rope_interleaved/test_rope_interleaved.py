@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  133f17998b256ddb
-#   text hash     7c456d28faeea5ce
+#   content hash  a7895ef179c487be
+#   text hash     8d1c3f75ce237e37
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

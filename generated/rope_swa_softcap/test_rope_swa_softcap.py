@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  27eb52c40e71d5c6
-#   text hash     7dfa45ee9a4b14d8
+#   content hash  78422bc0ccc2e772
+#   text hash     59c286f461b8aa42
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  78fc8147373898d4
-#   text hash     f0d17643a980148d
+#   content hash  64da0e91dd3abf27
+#   text hash     4009821ba2b042f4
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernels: Causal attention to the most recent keys, as many as each call says.
 

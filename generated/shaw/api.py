@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  2581728c56166273
-#   text hash     66ce2caf2c3a3a38
+#   content hash  3288c163a7cfc724
+#   text hash     6a6ec397ddbe4026
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

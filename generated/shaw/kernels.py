@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  2581728c56166273
-#   text hash     cfdadacee3648c6c
+#   content hash  3288c163a7cfc724
+#   text hash     dad70134656cd374
 #   render with   attnforge render specs/shaw.yaml
 """The kernels: Attention in which each query gives each distance up to 16 a score of its own.
 

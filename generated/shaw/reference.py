@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  2581728c56166273
-#   text hash     28eaec8ef8f2cd1d
+#   content hash  3288c163a7cfc724
+#   text hash     fe676d3dee32048a
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

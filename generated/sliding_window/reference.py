@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c8a762fa13673679
-#   text hash     c33bc2cc06b00e61
+#   content hash  b702ac180bba42ef
+#   text hash     b21669480f0414c1
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c8a762fa13673679
-#   text hash     7ec0bffe11cdfe3b
+#   content hash  b702ac180bba42ef
+#   text hash     923ba2e2e46e2565
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

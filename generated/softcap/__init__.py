@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  57421e2623e00bd5
-#   text hash     15efa9972f8fdaa2
+#   content hash  53e2c7bc15850d15
+#   text hash     8ec6d527f7215963
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

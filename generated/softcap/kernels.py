@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  57421e2623e00bd5
-#   text hash     2adaecfcf1b5a8f6
+#   content hash  53e2c7bc15850d15
+#   text hash     bedf9d6a35424fe0
 #   render with   attnforge render specs/softcap.yaml
 """The kernels: Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  b116a0d5cf05a7b5
-#   text hash     c5e9a08ae379700e
+#   content hash  3390ec5096dc2af8
+#   text hash     78a02144b138810c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  b116a0d5cf05a7b5
-#   text hash     954957825159420a
+#   content hash  3390ec5096dc2af8
+#   text hash     606c6112ffe58df1
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernels: Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

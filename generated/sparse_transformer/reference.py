@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  b116a0d5cf05a7b5
-#   text hash     627ec587abde190d
+#   content hash  3390ec5096dc2af8
+#   text hash     e1491418e46dbb5f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

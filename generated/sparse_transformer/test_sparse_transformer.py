@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  b116a0d5cf05a7b5
-#   text hash     dec02e4539ebc455
+#   content hash  3390ec5096dc2af8
+#   text hash     dd0960f472ed70af
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

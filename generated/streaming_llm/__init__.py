@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  8336c87d7e386082
-#   text hash     b2a3d3b697306f17
+#   content hash  2aaafa639f802629
+#   text hash     2d2b92594a700633
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  8336c87d7e386082
-#   text hash     f6ac461623661ebd
+#   content hash  2aaafa639f802629
+#   text hash     5134c60c7be583ec
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

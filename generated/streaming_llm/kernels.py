@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  8336c87d7e386082
-#   text hash     d3055f37025e0bf4
+#   content hash  2aaafa639f802629
+#   text hash     f6a3b581b331bd6d
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernels: Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  8336c87d7e386082
-#   text hash     39b56406c511a34e
+#   content hash  2aaafa639f802629
+#   text hash     bdef482e1bbcda82
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

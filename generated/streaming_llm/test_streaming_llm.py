@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  8336c87d7e386082
-#   text hash     7fa32d7cebfa3700
+#   content hash  2aaafa639f802629
+#   text hash     e4283475385c8f0d
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

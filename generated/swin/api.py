@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0fdb6f78fa9ce49f
-#   text hash     e600886594207084
+#   content hash  d0cd854c13fa5a9e
+#   text hash     a78fd4f9862e6401
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

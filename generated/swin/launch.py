@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0fdb6f78fa9ce49f
-#   text hash     e107efba6a834f6c
+#   content hash  d0cd854c13fa5a9e
+#   text hash     2abdec2f7a5013b3
 #   render with   attnforge render specs/swin.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -333,8 +333,10 @@ def _backward(ctx, dout, dlse):
         dout = torch.zeros_like(out)
     wanted = [ctx.needs_input_grad[i] for i in (0, 1, 2, 3)]
     gradients = _differentiate(out, lse, dout, dlse, wanted, q, k, v, offset_bias, scale)
-    found = dict(zip((0, 1, 2, 3), gradients))
-    return tuple(found.get(i) if need else None for i, need in enumerate(ctx.needs_input_grad))
+    found = [None] * len(ctx.needs_input_grad)
+    for i, need, gradient in zip((0, 1, 2, 3), wanted, gradients):
+        found[i] = gradient if need else None
+    return tuple(found)
 
 
 _attend.register_autograd(_backward, setup_context=_keep)
@@ -510,11 +512,11 @@ def _filled(tiles, x):
         return None
     if isinstance(tiles, tuple):
         return lambda x: (x, *tiles[1:])
-    fields = {name: value for name, value in vars(tiles).items() if name != "base"}
+    shape, strides, block = tiles.shape, tiles.strides, tiles.block_shape
 
     def fill(x):
         descriptor = object.__new__(TensorDescriptor)
-        descriptor.__dict__.update(fields, base=x)
+        descriptor.base, descriptor.shape, descriptor.strides, descriptor.block_shape = x, shape, strides, block
         return descriptor
 
     return fill

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0fdb6f78fa9ce49f
-#   text hash     9b976e0b5ec3e4c2
+#   content hash  d0cd854c13fa5a9e
+#   text hash     d952c6aefa43a6b4
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0fdb6f78fa9ce49f
-#   text hash     a48e6ac86e9f1404
+#   content hash  d0cd854c13fa5a9e
+#   text hash     8c00044731d81f79
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  8390e7fcc7a227cc
-#   text hash     3089a71b76aeed44
+#   content hash  f5a1bcef19f23268
+#   text hash     1bf152a4cf3d361d
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

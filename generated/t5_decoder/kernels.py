@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  8390e7fcc7a227cc
-#   text hash     92d109bb25bde2cb
+#   content hash  f5a1bcef19f23268
+#   text hash     6b3fa4fb4a238d80
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernels: Causal attention with T5's learned biases for distances.
 

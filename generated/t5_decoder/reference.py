@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  8390e7fcc7a227cc
-#   text hash     61df00d9d878d926
+#   content hash  f5a1bcef19f23268
+#   text hash     2c155a1c8caefc0c
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

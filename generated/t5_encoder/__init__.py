@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  95023d19e71163ae
-#   text hash     f8a8128458500e2c
+#   content hash  42e3c394b93902e8
+#   text hash     66181e25055be434
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  95023d19e71163ae
-#   text hash     7a4d8982892efa40
+#   content hash  42e3c394b93902e8
+#   text hash     21aa2f3d3e6830be
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

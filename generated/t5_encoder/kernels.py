@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  95023d19e71163ae
-#   text hash     92326e331616d326
+#   content hash  42e3c394b93902e8
+#   text hash     79a166ea58648542
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernels: Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  95023d19e71163ae
-#   text hash     d4b34d90820f5511
+#   content hash  42e3c394b93902e8
+#   text hash     d0a246a9efe07937
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -328,8 +328,10 @@ def _backward(ctx, dout, dlse):
         dout = torch.zeros_like(out)
     wanted = [ctx.needs_input_grad[i] for i in (0, 1, 2, 3)]
     gradients = _differentiate(out, lse, dout, dlse, wanted, q, k, v, rel_bias, scale)
-    found = dict(zip((0, 1, 2, 3), gradients))
-    return tuple(found.get(i) if need else None for i, need in enumerate(ctx.needs_input_grad))
+    found = [None] * len(ctx.needs_input_grad)
+    for i, need, gradient in zip((0, 1, 2, 3), wanted, gradients):
+        found[i] = gradient if need else None
+    return tuple(found)
 
 
 _attend.register_autograd(_backward, setup_context=_keep)
@@ -505,11 +507,11 @@ def _filled(tiles, x):
         return None
     if isinstance(tiles, tuple):
         return lambda x: (x, *tiles[1:])
-    fields = {name: value for name, value in vars(tiles).items() if name != "base"}
+    shape, strides, block = tiles.shape, tiles.strides, tiles.block_shape
 
     def fill(x):
         descriptor = object.__new__(TensorDescriptor)
-        descriptor.__dict__.update(fields, base=x)
+        descriptor.base, descriptor.shape, descriptor.strides, descriptor.block_shape = x, shape, strides, block
         return descriptor
 
     return fill

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  95023d19e71163ae
-#   text hash     d3c51ac9b768c8c4
+#   content hash  42e3c394b93902e8
+#   text hash     5e85fb550c8ce76f
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

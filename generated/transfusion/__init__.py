@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  87c56e3398a894a3
-#   text hash     f7b4b7394cdebc35
+#   content hash  36b2a8c631d466fb
+#   text hash     4783a20118b3c6dc
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

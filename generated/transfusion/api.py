@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  87c56e3398a894a3
-#   text hash     b899776f0bae1e52
+#   content hash  36b2a8c631d466fb
+#   text hash     12f7d15da9dc305a
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

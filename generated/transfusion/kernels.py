@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  87c56e3398a894a3
-#   text hash     5c33ece20b72e494
+#   content hash  36b2a8c631d466fb
+#   text hash     44aedc84cefc0ba7
 #   render with   attnforge render specs/transfusion.yaml
 """The kernels: Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  87c56e3398a894a3
-#   text hash     18c3d900b21be1c6
+#   content hash  36b2a8c631d466fb
+#   text hash     1625c43411f0a286
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  87c56e3398a894a3
-#   text hash     478a9934f0e53629
+#   content hash  36b2a8c631d466fb
+#   text hash     4c67ececfeb0165c
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  9bad837da4953c09
-#   text hash     4e35a08c59f65f90
+#   content hash  a221235ca0ab6358
+#   text hash     a46d1cb84467357c
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

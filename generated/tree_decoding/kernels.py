@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  9bad837da4953c09
-#   text hash     e2285f5a2f6b33df
+#   content hash  a221235ca0ab6358
+#   text hash     8d7a4b1273e083d6
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernels: A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  9bad837da4953c09
-#   text hash     33d3c202c8b3486c
+#   content hash  a221235ca0ab6358
+#   text hash     805ea7e17feb85b0
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

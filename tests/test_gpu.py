@@ -45,18 +45,24 @@ def test_more_elements_than_32_bits_count(name: str) -> None:
         torch.testing.assert_close(x, alone[key], msg=key)
 
 
-def test_memory_beside_outputs_is_a_number_for_each_row() -> None:
+@pytest.mark.parametrize("name", ["causal", "packed_causal"])
+def test_memory_beside_outputs_is_a_number_for_each_row(name: str) -> None:
     """The LSE forward; another vector of rows backward."""
-    attention = importlib.import_module("generated.causal").attention
+    attention = importlib.import_module(f"generated.{name}").attention
     q, k, v = (torch.randn(1, 8192, 16, 64, device="cuda", dtype=torch.bfloat16).requires_grad_() for _ in range(3))
+    more: dict[str, Any] = {}
     rows = 16 * 8192 * 4
-    attention(q, k, v).sum().backward()  # what is made once
+    if name.startswith("packed"):
+        q, k, v = (x.detach()[0].requires_grad_() for x in (q, k, v))
+        more = {"cu_seqlens": torch.tensor([0, 8192], device="cuda", dtype=torch.int32), "max_seqlen": 8192}
+        rows += 16 * 4 * 4  # room for a sequence to begin at a multiple of 4
+    attention(q, k, v, **more).sum().backward()  # what is made once
     q.grad = k.grad = v.grad = None
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
-    out = attention(q, k, v)
+    out = attention(q, k, v, **more)
     upstream = torch.ones_like(out)
     forward = torch.cuda.max_memory_allocated() - before - out.nbytes - upstream.nbytes
     gradients = torch.autograd.grad(out, (q, k, v), upstream)
     both = torch.cuda.max_memory_allocated() - before - out.nbytes - upstream.nbytes - sum(x.nbytes for x in gradients)
-    assert (forward, both) == (rows, 2 * rows)
+    assert rows <= forward < rows + 512 and 2 * rows <= both < 2 * rows + 1024  # memory comes in pieces of 512 bytes

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5e82ec4cf562e84d
-#   text hash     a3146fa8264222f8
+#   content hash  33c995ca7688d8aa
+#   text hash     a2d22f7752b9a56c
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

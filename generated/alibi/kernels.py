@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5e82ec4cf562e84d
-#   text hash     bb5cae74fb4606ed
+#   content hash  33c995ca7688d8aa
+#   text hash     211a810bb435499e
 #   render with   attnforge render specs/alibi.yaml
 """The kernels: Causal attention with linear biases, one slope a head.
 

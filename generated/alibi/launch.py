@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5e82ec4cf562e84d
-#   text hash     dd29e23eb78e4190
+#   content hash  33c995ca7688d8aa
+#   text hash     436784179fd4a217
 #   render with   attnforge render specs/alibi.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -212,7 +212,7 @@ def _differentiate(
     scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     gradients = _gradients(wanted, q, k, v, slopes)
-    if lse.numel() == 0 or k.numel() == 0:
+    if out.numel() == 0 or k.numel() == 0:
         return tuple(x.zero_() for x in gradients)
     dq, dk, dv, _ = gradients
     shapes = _Shapes.of("differentiate", q, k, v, slopes, out, dout, lse.data_ptr() % 16, dlse is None, *wanted)

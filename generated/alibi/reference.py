@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5e82ec4cf562e84d
-#   text hash     13157d7531344b5a
+#   content hash  33c995ca7688d8aa
+#   text hash     44a3924e54ec21a5
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

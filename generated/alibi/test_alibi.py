@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5e82ec4cf562e84d
-#   text hash     8d55ef286b931f98
+#   content hash  33c995ca7688d8aa
+#   text hash     f95f730bc419306f
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  945c23a05ffa4065
-#   text hash     38f9a7e39c5c2a71
+#   content hash  172e3a0374a42df4
+#   text hash     91d4e35df825c6f9
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

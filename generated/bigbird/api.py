@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  945c23a05ffa4065
-#   text hash     d4ce697dd94ab6ff
+#   content hash  172e3a0374a42df4
+#   text hash     6c6a60a960cf3742
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  945c23a05ffa4065
-#   text hash     2862238b68cb15e3
+#   content hash  172e3a0374a42df4
+#   text hash     ecc77a7e38262ab7
 #   render with   attnforge render specs/bigbird.yaml
 """The kernels: A window of three blocks, two global blocks, and random blocks that a mask gives.
 

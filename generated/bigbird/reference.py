@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  945c23a05ffa4065
-#   text hash     9da9b5e3428b924b
+#   content hash  172e3a0374a42df4
+#   text hash     bcbd8223d1a6ef9c
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  0549abeb8a25e708
-#   text hash     4a2993fe9aa82a07
+#   content hash  5a75332cbd9913de
+#   text hash     2e9e0100452dccd6
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

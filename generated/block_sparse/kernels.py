@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  0549abeb8a25e708
-#   text hash     3dc7defe36927ea0
+#   content hash  5a75332cbd9913de
+#   text hash     de1c8f1ed03352a4
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernels: Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  0549abeb8a25e708
-#   text hash     dbc33f2d11e05900
+#   content hash  5a75332cbd9913de
+#   text hash     e86e96b45b2d8f8a
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

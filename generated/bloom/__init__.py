@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  460db2159b513efd
-#   text hash     ff824208db12a6c4
+#   content hash  a6544986393e98af
+#   text hash     cd4699db45b869e3
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  460db2159b513efd
-#   text hash     1460379c6f3349e4
+#   content hash  a6544986393e98af
+#   text hash     aed5a0fff28568d6
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  460db2159b513efd
-#   text hash     0712832bfd25fd7c
+#   content hash  a6544986393e98af
+#   text hash     e50a0c834395d32b
 #   render with   attnforge render specs/bloom.yaml
 """The kernels: Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  460db2159b513efd
-#   text hash     f1efdb53ca497ffd
+#   content hash  a6544986393e98af
+#   text hash     8be11f9cebc19c4a
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  460db2159b513efd
-#   text hash     b96e25a6ba8b5cf8
+#   content hash  a6544986393e98af
+#   text hash     9088707b63a68992
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

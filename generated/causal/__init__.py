@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0dee43ccb1b99a71
-#   text hash     04a0ab04ac9eaad8
+#   content hash  f7d0a5076fb5f29b
+#   text hash     e186f9f14c2c4442
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

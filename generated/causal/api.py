@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0dee43ccb1b99a71
-#   text hash     dd7b5d89fb10b3ec
+#   content hash  f7d0a5076fb5f29b
+#   text hash     3078fc6d60cfa29d
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0dee43ccb1b99a71
-#   text hash     428b8ef69a3c0d84
+#   content hash  f7d0a5076fb5f29b
+#   text hash     b099eeb528393d4f
 #   render with   attnforge render specs/causal.yaml
 """The kernels: Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0dee43ccb1b99a71
-#   text hash     4450e7baf9196c82
+#   content hash  f7d0a5076fb5f29b
+#   text hash     4dea74a0c79ca3e3
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

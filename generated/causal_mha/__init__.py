@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  4dc27409d08a8072
-#   text hash     da4e1c3addd1fd09
+#   content hash  833274f5b9399cb1
+#   text hash     447c7f840edeeee7
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

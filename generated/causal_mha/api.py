@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  4dc27409d08a8072
-#   text hash     dc7afe810f99bef4
+#   content hash  833274f5b9399cb1
+#   text hash     a2d37901b41229d3
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  4dc27409d08a8072
-#   text hash     d7f50b1dfebf7a26
+#   content hash  833274f5b9399cb1
+#   text hash     8e5bf001246489c2
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -208,7 +208,7 @@ def _differentiate(
     scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     gradients = _gradients(wanted, q, k, v)
-    if lse.numel() == 0 or k.numel() == 0:
+    if out.numel() == 0 or k.numel() == 0:
         return tuple(x.zero_() for x in gradients)
     dq, dk, dv = gradients
     shapes = _Shapes.of("differentiate", q, k, v, out, dout, lse.data_ptr() % 16, dlse is None, *wanted)

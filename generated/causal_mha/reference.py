@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  4dc27409d08a8072
-#   text hash     79eae195f75c6dba
+#   content hash  833274f5b9399cb1
+#   text hash     64a80d5a56c17fb3
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  4dc27409d08a8072
-#   text hash     c07aab9e8f099d46
+#   content hash  833274f5b9399cb1
+#   text hash     626664f9991c2570
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  58b8ceb41a92407d
-#   text hash     e36ba518b509f7da
+#   content hash  24dab0150a3151f7
+#   text hash     dea5b16438d1a248
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

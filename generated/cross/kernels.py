@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  58b8ceb41a92407d
-#   text hash     76dc3565b5636ae5
+#   content hash  24dab0150a3151f7
+#   text hash     c881050e15ac90a3
 #   render with   attnforge render specs/cross.yaml
 """The kernels: Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  58b8ceb41a92407d
-#   text hash     28976f7e69943c68
+#   content hash  24dab0150a3151f7
+#   text hash     8f4db6e6de53c944
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

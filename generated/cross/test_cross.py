@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  58b8ceb41a92407d
-#   text hash     d8a0b2cf7aaeffd6
+#   content hash  24dab0150a3151f7
+#   text hash     17b989ae8498500a
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  46f40d0d6776ac58
-#   text hash     5648ac1ab947a7af
+#   content hash  c6db8fdea5e4749f
+#   text hash     ca725aaf2608e48c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernels: Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  46f40d0d6776ac58
-#   text hash     598cd1306d7c2e84
+#   content hash  c6db8fdea5e4749f
+#   text hash     cdfc8001d66dae21
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

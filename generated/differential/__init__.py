@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  734b9b25c7208395
-#   text hash     ae39eec9500843c9
+#   content hash  e5f05133763aa927
+#   text hash     447b9ec3577babba
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

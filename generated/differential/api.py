@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  734b9b25c7208395
-#   text hash     4e1c07b8501a69a7
+#   content hash  e5f05133763aa927
+#   text hash     7752b9c9ee1e9b64
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

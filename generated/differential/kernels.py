@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  734b9b25c7208395
-#   text hash     57d98b0908a0b8de
+#   content hash  e5f05133763aa927
+#   text hash     61e8bab3526d6924
 #   render with   attnforge render specs/differential.yaml
 """The kernels: One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  734b9b25c7208395
-#   text hash     109449ee2f9e35c1
+#   content hash  e5f05133763aa927
+#   text hash     5bd05f107cc457bc
 #   render with   attnforge render specs/differential.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -218,7 +218,7 @@ def _differentiate(
     scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     gradients = _gradients(wanted, q, k, v)
-    if lse.numel() == 0 or k.numel() == 0:
+    if out.numel() == 0 or k.numel() == 0:
         return tuple(x.zero_() for x in gradients)
     dq, dk, dv = gradients
     shapes = _Shapes.of(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  734b9b25c7208395
-#   text hash     35223dcda53d6561
+#   content hash  e5f05133763aa927
+#   text hash     9c8d9fc98f4efbe9
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  9e95a4f4b1de317d
-#   text hash     bc2f10532356fe03
+#   content hash  5abbd5601b4a184b
+#   text hash     82372d52b12229e6
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  9e95a4f4b1de317d
-#   text hash     52c0b21d8992a8b8
+#   content hash  5abbd5601b4a184b
+#   text hash     6770a64b3061b7b6
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernels: Causal attention to every fourth of the 512 most recent keys.
 

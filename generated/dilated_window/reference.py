@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  9e95a4f4b1de317d
-#   text hash     465e350c19f362c3
+#   content hash  5abbd5601b4a184b
+#   text hash     d82b2b543c7d06ce
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

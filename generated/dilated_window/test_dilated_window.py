@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  9e95a4f4b1de317d
-#   text hash     f9123382aa95115a
+#   content hash  5abbd5601b4a184b
+#   text hash     0617bf0df9d084d2
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  b1e69440a8a5c6ca
-#   text hash     5c36d85d4dd9d7cf
+#   content hash  35b3ccbc093ad3f7
+#   text hash     13389cb8f20a45e3
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  b1e69440a8a5c6ca
-#   text hash     c8f130dbcbd2382f
+#   content hash  35b3ccbc093ad3f7
+#   text hash     30db10f8ab160714
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  b1e69440a8a5c6ca
-#   text hash     b4fa3d8e89e2d66e
+#   content hash  35b3ccbc093ad3f7
+#   text hash     c88687ec4389b9bc
 #   render with   attnforge render specs/flash1.yaml
 """The kernels: Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

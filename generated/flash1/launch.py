@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  b1e69440a8a5c6ca
-#   text hash     a214ca66c62b8eb1
+#   content hash  35b3ccbc093ad3f7
+#   text hash     e38cc5dc5201f4a5
 #   render with   attnforge render specs/flash1.yaml
 """Launches the kernels as operators that PyTorch can compile."""
 

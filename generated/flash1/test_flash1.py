@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  b1e69440a8a5c6ca
-#   text hash     8fe4de7b6db398e3
+#   content hash  35b3ccbc093ad3f7
+#   text hash     5f6022f3ce0eb6c8
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

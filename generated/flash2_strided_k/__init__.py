@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  5dd7476ba9f2d2d3
-#   text hash     de7fd796adf04607
+#   content hash  a6d2280b24e63e19
+#   text hash     6fd9f11a9f145f2b
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

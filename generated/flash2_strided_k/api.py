@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  5dd7476ba9f2d2d3
-#   text hash     c1c7e4d156c48986
+#   content hash  a6d2280b24e63e19
+#   text hash     e2fd842799100b2a
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

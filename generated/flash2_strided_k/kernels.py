@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  5dd7476ba9f2d2d3
-#   text hash     d6c1ab4472bcf84a
+#   content hash  a6d2280b24e63e19
+#   text hash     bafe3092fabeee7d
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The kernels: The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

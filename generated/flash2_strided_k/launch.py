@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  5dd7476ba9f2d2d3
-#   text hash     19741f37a6548d31
+#   content hash  a6d2280b24e63e19
+#   text hash     299ed36140764504
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Launches the kernels as operators that PyTorch can compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  5dd7476ba9f2d2d3
-#   text hash     30e79037e43b5d46
+#   content hash  a6d2280b24e63e19
+#   text hash     56b6551b145d9aa7
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

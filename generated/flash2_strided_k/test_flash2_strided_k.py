@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  5dd7476ba9f2d2d3
-#   text hash     b36ce86aedd3e18c
+#   content hash  a6d2280b24e63e19
+#   text hash     86c01441cd256c15
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

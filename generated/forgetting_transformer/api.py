@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f4220fbcecbcb957
-#   text hash     cb01b32c4e307afb
+#   content hash  7967e38a945fe411
+#   text hash     f0ae29a66c31a4ed
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f4220fbcecbcb957
-#   text hash     321fad7e2513ab9c
+#   content hash  7967e38a945fe411
+#   text hash     ebe9ffbac4c5709d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The kernels: Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f4220fbcecbcb957
-#   text hash     7e38501358cdac46
+#   content hash  7967e38a945fe411
+#   text hash     6c34301066411ad6
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

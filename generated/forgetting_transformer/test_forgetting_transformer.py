@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f4220fbcecbcb957
-#   text hash     87993b1d863bad23
+#   content hash  7967e38a945fe411
+#   text hash     a1d8fcbcfe87e8c2
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c93eac68082db497
-#   text hash     4d06a3813281e8cb
+#   content hash  bba854998db15f1f
+#   text hash     7a3bcea674ca3b8f
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

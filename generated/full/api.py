@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c93eac68082db497
-#   text hash     314d0dd36a40ddef
+#   content hash  bba854998db15f1f
+#   text hash     b9cb9605ac086565
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c93eac68082db497
-#   text hash     eac1f7774c5151a3
+#   content hash  bba854998db15f1f
+#   text hash     6eace30f2b3f4316
 #   render with   attnforge render specs/full.yaml
 """The kernels: Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c93eac68082db497
-#   text hash     8220d0f2b3c2ee48
+#   content hash  bba854998db15f1f
+#   text hash     8c70e7777eb9afef
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  360034faeeb9eed0
-#   text hash     f4aa1853e806b096
+#   content hash  1e293ca476e9da69
+#   text hash     2e4b92fb50a7ba3c
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  360034faeeb9eed0
-#   text hash     55e18197be69c3c1
+#   content hash  1e293ca476e9da69
+#   text hash     0464897682d1a0dd
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernels: The global layers of Gemma 2, with capped scores.
 

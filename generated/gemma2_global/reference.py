@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  360034faeeb9eed0
-#   text hash     e0c9c651427c5904
+#   content hash  1e293ca476e9da69
+#   text hash     b716848582a7822f
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

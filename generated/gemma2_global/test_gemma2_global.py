@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  360034faeeb9eed0
-#   text hash     314a0d869c0a408b
+#   content hash  1e293ca476e9da69
+#   text hash     c345609316c4b8d0
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

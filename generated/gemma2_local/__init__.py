@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  64b2e070fa6f703e
-#   text hash     90e8fd166485642f
+#   content hash  c622fb0bd146df1a
+#   text hash     d073f1dc34eac974
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

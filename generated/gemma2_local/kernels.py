@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  64b2e070fa6f703e
-#   text hash     b9859f95962af1a3
+#   content hash  c622fb0bd146df1a
+#   text hash     b911837216aa513c
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernels: The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  64b2e070fa6f703e
-#   text hash     fa707c47164540e3
+#   content hash  c622fb0bd146df1a
+#   text hash     6e00b0acb5ac5696
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

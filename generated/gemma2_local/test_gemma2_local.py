@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  64b2e070fa6f703e
-#   text hash     756bf1511a49077f
+#   content hash  c622fb0bd146df1a
+#   text hash     76442cdcb2d581ec
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

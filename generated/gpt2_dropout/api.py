@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  77bfa5e2ab867923
-#   text hash     720245e0203ec2d9
+#   content hash  5ea938521f393b4e
+#   text hash     d62cb76c13420b77
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  77bfa5e2ab867923
-#   text hash     c6baf0e518296a07
+#   content hash  5ea938521f393b4e
+#   text hash     8bb680279c6244b6
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernels: Causal attention with dropout of the weights, for training.
 

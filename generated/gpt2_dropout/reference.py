@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  77bfa5e2ab867923
-#   text hash     9f6767b9440a65ef
+#   content hash  5ea938521f393b4e
+#   text hash     a99be2f45bb1fc3f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  77bfa5e2ab867923
-#   text hash     40ec19fed2a21ce3
+#   content hash  5ea938521f393b4e
+#   text hash     c469cc3278d79846
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

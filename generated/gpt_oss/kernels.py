@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  81ccadb327ad3b9f
-#   text hash     8cc0b49324a8de8f
+#   content hash  19205e7be7b05a47
+#   text hash     88c801b90db30d13
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernels: The full layers of gpt-oss, with a learned sink for each head.
 

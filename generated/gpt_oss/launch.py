@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  81ccadb327ad3b9f
-#   text hash     0b984e553c70b9bd
+#   content hash  19205e7be7b05a47
+#   text hash     72763d4a562930a2
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -221,7 +221,7 @@ def _differentiate(
     scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     gradients = _gradients(wanted, q, k, v, sinks)
-    if lse.numel() == 0 or k.numel() == 0:
+    if out.numel() == 0 or k.numel() == 0:
         *gradients, dsinks = (x.zero_() for x in gradients)
         if wanted[-1] and dlse is not None:
             dsinks = _sink_gradient(sinks, lse, -dlse * LOG2E)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  81ccadb327ad3b9f
-#   text hash     041f8ddd1761d900
+#   content hash  19205e7be7b05a47
+#   text hash     5909272eee9315bd
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  841ea71781c61721
-#   text hash     4deb1f3153e2a8fe
+#   content hash  2a86d049b3728b4d
+#   text hash     74f28c956052a7d7
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -221,7 +221,7 @@ def _differentiate(
     scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     gradients = _gradients(wanted, q, k, v, sinks)
-    if lse.numel() == 0 or k.numel() == 0:
+    if out.numel() == 0 or k.numel() == 0:
         *gradients, dsinks = (x.zero_() for x in gradients)
         if wanted[-1] and dlse is not None:
             dsinks = _sink_gradient(sinks, lse, -dlse * LOG2E)

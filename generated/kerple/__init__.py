@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c7b439a91d529d4b
-#   text hash     8fa56e646df30627
+#   content hash  4faf884f6f0fc11a
+#   text hash     c32728a5c4cf2fb8
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

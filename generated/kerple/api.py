@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c7b439a91d529d4b
-#   text hash     808e43b0eee041f3
+#   content hash  4faf884f6f0fc11a
+#   text hash     daf767aa9151e241
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c7b439a91d529d4b
-#   text hash     ff6bc8e7f9674e0c
+#   content hash  4faf884f6f0fc11a
+#   text hash     67b6f281c92ace45
 #   render with   attnforge render specs/kerple.yaml
 """The kernels: Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c7b439a91d529d4b
-#   text hash     81eacc32b0a919c0
+#   content hash  4faf884f6f0fc11a
+#   text hash     2dc14228db2b704f
 #   render with   attnforge render specs/kerple.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -214,7 +214,7 @@ def _differentiate(
     scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     gradients = _gradients(wanted, q, k, v, decay, width)
-    if lse.numel() == 0 or k.numel() == 0:
+    if out.numel() == 0 or k.numel() == 0:
         return tuple(x.zero_() for x in gradients)
     dq, dk, dv, _, _ = gradients
     shapes = _Shapes.of("differentiate", q, k, v, decay, width, out, dout, lse.data_ptr() % 16, dlse is None, *wanted)

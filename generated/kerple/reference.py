@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c7b439a91d529d4b
-#   text hash     824ba19b637117f7
+#   content hash  4faf884f6f0fc11a
+#   text hash     e4224f141b2b02c5
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

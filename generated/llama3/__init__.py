@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5c26be81b61eadee
-#   text hash     ae5adfc59793499e
+#   content hash  0d8c552b483354ef
+#   text hash     c8f26bfb89fbb704
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

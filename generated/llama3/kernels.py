@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5c26be81b61eadee
-#   text hash     1392ae4602e06176
+#   content hash  0d8c552b483354ef
+#   text hash     892c297f60ce175e
 #   render with   attnforge render specs/llama3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5c26be81b61eadee
-#   text hash     c8dd6229da4975a0
+#   content hash  0d8c552b483354ef
+#   text hash     735163a06d020ed6
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5c26be81b61eadee
-#   text hash     118804148b1f6e04
+#   content hash  0d8c552b483354ef
+#   text hash     c7703fd2c23d4903
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

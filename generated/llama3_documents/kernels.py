@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  7189dc5f19aa200c
-#   text hash     86c763e08270cfc5
+#   content hash  1b78db2c859e6e8d
+#   text hash     71c8a77128b54ed1
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernels: Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  7189dc5f19aa200c
-#   text hash     872531e283a8fd12
+#   content hash  1b78db2c859e6e8d
+#   text hash     057e2a60ac453f4d
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

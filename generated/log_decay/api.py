@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6150b125fa16fd09
-#   text hash     e5d450b0f82eca86
+#   content hash  a33a84f7f29c1f75
+#   text hash     d985c62587b51f42
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

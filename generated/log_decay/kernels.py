@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6150b125fa16fd09
-#   text hash     04c4d61cd46397b1
+#   content hash  a33a84f7f29c1f75
+#   text hash     e09f3e2acea8d35a
 #   render with   attnforge render specs/log_decay.yaml
 """The kernels: Causal attention that forgets by a decay learned for each token and head.
 

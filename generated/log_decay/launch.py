@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6150b125fa16fd09
-#   text hash     dce5d2ecc96cb0a8
+#   content hash  a33a84f7f29c1f75
+#   text hash     53d6ba1cd61976e4
 #   render with   attnforge render specs/log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -216,7 +216,7 @@ def _differentiate(
     scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     gradients = _gradients(wanted, q, k, v, log_decay)
-    if lse.numel() == 0 or k.numel() == 0:
+    if out.numel() == 0 or k.numel() == 0:
         return tuple(x.zero_() for x in gradients)
     dq, dk, dv, _ = gradients
     # whether descriptors can read what queries find at their positions: they read from multiples of 16 bytes on

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6150b125fa16fd09
-#   text hash     0428c45c88c4ddb4
+#   content hash  a33a84f7f29c1f75
+#   text hash     20638a1914d148dd
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

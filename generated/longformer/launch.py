@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b51ba0dd02829298
-#   text hash     ec493804c7c7b36a
+#   content hash  3f3f97cad4f1caae
+#   text hash     d553700cfae09a07
 #   render with   attnforge render specs/longformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -208,7 +208,7 @@ def _differentiate(
     scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     gradients = _gradients(wanted, q, k, v)
-    if lse.numel() == 0 or k.numel() == 0:
+    if out.numel() == 0 or k.numel() == 0:
         return tuple(x.zero_() for x in gradients)
     dq, dk, dv = gradients
     shapes = _Shapes.of("differentiate", q, k, v, out, dout, lse.data_ptr() % 16, dlse is None, *wanted)

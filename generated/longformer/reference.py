@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b51ba0dd02829298
-#   text hash     3e79838c6750c167
+#   content hash  3f3f97cad4f1caae
+#   text hash     940eba049da59042
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

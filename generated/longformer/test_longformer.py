@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b51ba0dd02829298
-#   text hash     92e7ee6b24481951
+#   content hash  3f3f97cad4f1caae
+#   text hash     314020938a0c887b
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

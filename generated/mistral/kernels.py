@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  881b346b2fa93124
-#   text hash     ef0ebd8b4e6215fb
+#   content hash  b23bd0b89d3d7c35
+#   text hash     9888e9f38e7abb0a
 #   render with   attnforge render specs/mistral.yaml
 """The kernels: Causal attention to the 4096 most recent keys with rotary embedding.
 

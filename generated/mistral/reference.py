@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  881b346b2fa93124
-#   text hash     79c1ac5488698482
+#   content hash  b23bd0b89d3d7c35
+#   text hash     50069fd92b342cba
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

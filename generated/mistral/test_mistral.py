@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  881b346b2fa93124
-#   text hash     fb183222b1fdb825
+#   content hash  b23bd0b89d3d7c35
+#   text hash     d15875115ccbc238
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  be0cf9727f108fde
-#   text hash     80b515250588451b
+#   content hash  2e9c2efb3a3c7599
+#   text hash     5148838ed9cd63c2
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

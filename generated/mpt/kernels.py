@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  be0cf9727f108fde
-#   text hash     7558e1e2325c727f
+#   content hash  2e9c2efb3a3c7599
+#   text hash     9f991edf34a20285
 #   render with   attnforge render specs/mpt.yaml
 """The kernels: Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  be0cf9727f108fde
-#   text hash     e6091cdac9a6c25e
+#   content hash  2e9c2efb3a3c7599
+#   text hash     bf34838125f19368
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  be0cf9727f108fde
-#   text hash     6281f9ff23dfd5d4
+#   content hash  2e9c2efb3a3c7599
+#   text hash     b0b9cb75504986e1
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  ccea2e535e8cdc0d
-#   text hash     95179156c0a55b05
+#   content hash  c9afe874db1aac79
+#   text hash     13a5dd87d64a984b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see those at most 3 rows and columns away.
 

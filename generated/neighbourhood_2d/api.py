@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  ccea2e535e8cdc0d
-#   text hash     ef9d42ccab223203
+#   content hash  c9afe874db1aac79
+#   text hash     4806e696f23b638b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

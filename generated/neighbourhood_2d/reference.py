@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  ccea2e535e8cdc0d
-#   text hash     39c504379b5f60d3
+#   content hash  c9afe874db1aac79
+#   text hash     290b3de09f6aa464
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  ccea2e535e8cdc0d
-#   text hash     021afb82e4a8f226
+#   content hash  c9afe874db1aac79
+#   text hash     e5a19081b36e4d88
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

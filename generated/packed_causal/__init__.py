@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8410968c9f4df21e
-#   text hash     226352892be92ddb
+#   content hash  c75784d1d01bae77
+#   text hash     e98e970686311053
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8410968c9f4df21e
-#   text hash     4def321aa188a085
+#   content hash  c75784d1d01bae77
+#   text hash     0dd286160dc158d6
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -71,7 +71,7 @@ def attention(
     from . import launch
 
     out, lse = launch.attend(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, scale)
-    return (out, launch.natural(lse)) if return_lse else out
+    return (out, launch.natural(lse, q.shape[0], cu_seqlens_q)) if return_lse else out
 
 
 def _cast(x):

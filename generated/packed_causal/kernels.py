@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8410968c9f4df21e
-#   text hash     dbdd7d72525bd7fd
+#   content hash  c75784d1d01bae77
+#   text hash     474a99e59f82a6d3
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernels: Causal attention for sequences packed into one tensor.
 
@@ -162,11 +162,11 @@ def attend(
     return acc, m, l + sums_by_thread(p)
 
 
-@triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
+@triton.jit(do_not_specialize=["q_total", "k_total", "Hq", "q_rows"])
 def forward(
     q_desc, k_desc, v_desc, out_ptr, lse_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, scale, q_total, k_total, Hq,
-    GROUP: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
+    q_rows, GROUP: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
     """Attends from one tile of queries of one head."""
     # late rows tend to see more keys: they start first
@@ -176,6 +176,7 @@ def forward(
     q_start = tile * BLOCK_M
     q_offset = tl.load(cu_seqlens_q_ptr + b)
     q_len = tl.load(cu_seqlens_q_ptr + b + 1) - q_offset
+    q_aligned = (q_offset // 4 + b) * 4
     k_offset = tl.load(cu_seqlens_k_ptr + b)
     k_len = tl.load(cu_seqlens_k_ptr + b + 1) - k_offset
     if q_start >= q_len:
@@ -228,7 +229,7 @@ def forward(
     out = acc / tl.where(l == 0, 1.0, l)[:, None]
     store_rows(out_ptr + (q_offset.to(tl.int64) * Hq + h) * DV, Hq * DV, out, q_start, q_len, DV)
     lse = tl.where(l == 0, float("inf"), m + tl.log2(l))
-    tl.store(lse_ptr + tl.cast(h, tl.int64) * q_total + q_offset + row, lse, mask=row < q_len)
+    tl.store(lse_ptr + tl.cast(h, tl.int64) * q_rows + q_aligned + row, lse, mask=row < q_len)
 
 
 @triton.jit
@@ -340,8 +341,8 @@ def learn_from_keys(
 
 @triton.jit(do_not_specialize=["q_total", "k_total", "Hq", "q_rows"])
 def backward_dq(
-    q_desc, k_desc, v_desc, out_desc, dout_desc, dq_ptr, lse_ptr, dlse_ptr, delta_ptr, lse_aligned_ptr,
-    cu_seqlens_q_ptr, cu_seqlens_k_ptr, scale, q_total, k_total, Hq, q_rows, GROUP: tl.constexpr, D: tl.constexpr,
+    q_desc, k_desc, v_desc, out_desc, dout_desc, dq_ptr, lse_ptr, dlse_ptr, delta_ptr, cu_seqlens_q_ptr,
+    cu_seqlens_k_ptr, scale, q_total, k_total, Hq, q_rows, GROUP: tl.constexpr, D: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     PRECISION: tl.constexpr
 ):  # fmt: skip
@@ -368,15 +369,12 @@ def backward_dq(
     dout_tile = load_tile(dout_desc, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_DV)
     out_tile = load_tile(out_desc, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_DV)
     delta = tl.sum(out_tile.to(tl.float32) * dout_tile.to(tl.float32), 1)
-    row_base = tl.cast(h, tl.int64) * q_total + q_offset
+    row_base = tl.cast(h, tl.int64) * q_rows + q_aligned
     if dlse_ptr is not None:
         # as if every score were taken once more: its weight is the derivative of the LSE
         delta -= tl.load(dlse_ptr + row_base + row, mask=row < q_len, other=0.0) * LOG2E
     lse = tl.load(lse_ptr + row_base + row, mask=row < q_len, other=0.0)
-    # where the kernel for keys reads them by descriptors
-    aligned_base = tl.cast(h, tl.int64) * q_rows + q_aligned
-    tl.store(delta_ptr + aligned_base + row, delta, mask=row < q_len)
-    tl.store(lse_aligned_ptr + aligned_base + row, lse, mask=row < q_len)
+    tl.store(delta_ptr + row_base + row, delta, mask=row < q_len)
     dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
     # tiles that end within the sequence

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8410968c9f4df21e
-#   text hash     aa36f7758a8c4617
+#   content hash  c75784d1d01bae77
+#   text hash     666a310990f67f48
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8410968c9f4df21e
-#   text hash     00648cc99fb853e2
+#   content hash  c75784d1d01bae77
+#   text hash     e796964bb106f1c1
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

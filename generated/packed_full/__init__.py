@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  95069016fae48bd1
-#   text hash     c2c5a07dbc5053a8
+#   content hash  1fcf160aa5698e19
+#   text hash     62eeec4509e260f1
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

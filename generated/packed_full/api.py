@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  95069016fae48bd1
-#   text hash     a8fc8739874b0b25
+#   content hash  1fcf160aa5698e19
+#   text hash     2a219f33dbff7b2c
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -71,7 +71,7 @@ def attention(
     from . import launch
 
     out, lse = launch.attend(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, scale)
-    return (out, launch.natural(lse)) if return_lse else out
+    return (out, launch.natural(lse, q.shape[0], cu_seqlens_q)) if return_lse else out
 
 
 def _cast(x):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  95069016fae48bd1
-#   text hash     aaf8eca62e37b2cb
+#   content hash  1fcf160aa5698e19
+#   text hash     e4d4bc00c8881866
 #   render with   attnforge render specs/packed_full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -82,8 +82,14 @@ def attend(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, scal
     return _attend(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, max(scale, 1e-30))
 
 
-def natural(lse):
-    """The LSE as users know it."""
+def natural(lse, count, cu_seqlens):
+    """The LSE as users know it: of as many rows, one after the other."""
+    row = torch.arange(count, device=lse.device, dtype=cu_seqlens.dtype)
+    b = torch.searchsorted(cu_seqlens, row, right=True, out_int32=True) - 1
+    first = cu_seqlens[b]
+    place = row - first + (first // 4 + b) * 4
+    # rows behind the last sequence have no place
+    lse = lse.index_select(1, place.clamp(0, lse.shape[1] - 1))
     return torch.where(lse == float("inf"), float("-inf"), lse / LOG2E)
 
 
@@ -152,7 +158,7 @@ def _attend(
     max_seqlen_k: int,
     scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    out, lse = _outputs(q, v)
+    out, lse = _outputs(q, v, cu_seqlens_q)
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("inf"))
     shapes = _Shapes.of("attend", q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
@@ -172,6 +178,7 @@ def _attend(
                 q_total=q.shape[0],
                 k_total=k.shape[0],
                 Hq=q.shape[-2],
+                q_rows=lse.shape[-1],
                 GROUP=q.shape[-2] // k.shape[-2],
                 DV=v.shape[-1],
                 BLOCK_M=block_m,
@@ -188,16 +195,16 @@ def _attend(
     return out, lse
 
 
-def _outputs(q, v):
+def _outputs(q, v, cu_seqlens_q):
     rows, heads, _ = q.shape
     out = q.new_empty(rows, heads, v.shape[-1])
-    lse = q.new_empty(heads, rows, dtype=torch.float32)
+    lse = q.new_empty(heads, _aligned(rows, cu_seqlens_q), dtype=torch.float32)
     return out, lse
 
 
 @_attend.register_fake
 def _(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, scale):
-    return _outputs(q, v)
+    return _outputs(q, v, cu_seqlens_q)
 
 
 @_Operator
@@ -217,7 +224,7 @@ def _differentiate(
     scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     gradients = _gradients(wanted, q, k, v)
-    if lse.numel() == 0 or k.numel() == 0:
+    if out.numel() == 0 or k.numel() == 0:
         return tuple(x.zero_() for x in gradients)
     dq, dk, dv = gradients
     shapes = _Shapes.of(
@@ -231,13 +238,13 @@ def _differentiate(
         max_seqlen_k,
         out,
         dout,
+        lse.data_ptr() % 16,
         dlse is None,
         *wanted,
     )
     q, k, v, out, dout = shapes.readable(q, k, v, out, dout)
     dlse = None if dlse is None else dlse.contiguous()
-    rows = q.shape[1], _aligned(q.shape[0], cu_seqlens_q)
-    lse_aligned, delta = lse.new_empty(rows), lse.new_empty(rows)
+    delta = torch.empty_like(lse)
 
     dq = dq if wanted[0] else _like(q)
 
@@ -246,7 +253,7 @@ def _differentiate(
             shapes,
             kernels.backward_dq,
             (block_m, block_n),
-            (q, k, v, out, dout, dq, lse, dlse, delta, lse_aligned, cu_seqlens_q, cu_seqlens_k, float(scale)),
+            (q, k, v, out, dout, dq, lse, dlse, delta, cu_seqlens_q, cu_seqlens_k, float(scale)),
             grid=lambda: _in_groups((cu_seqlens_q.shape[0] - 1) * q.shape[-2], _cdiv(max_seqlen_q, block_m), k, v),
             known=lambda: dict(
                 q_desc=_tiles(q, block_m),
@@ -257,7 +264,7 @@ def _differentiate(
                 q_total=q.shape[0],
                 k_total=k.shape[0],
                 Hq=q.shape[-2],
-                q_rows=delta.shape[-1],
+                q_rows=lse.shape[-1],
                 GROUP=q.shape[-2] // k.shape[-2],
                 D=q.shape[-1],
                 BLOCK_M=block_m,
@@ -281,7 +288,7 @@ def _differentiate(
                 shapes,
                 kernels.backward_dkv,
                 (block_m, block_n),
-                (q, k, v, dout, lse_aligned, delta, dk, dv, cu_seqlens_q, cu_seqlens_k, float(scale)),
+                (q, k, v, dout, lse, delta, dk, dv, cu_seqlens_q, cu_seqlens_k, float(scale)),
                 grid=lambda: _in_groups(
                     (cu_seqlens_q.shape[0] - 1) * k.shape[-2], _cdiv(max_seqlen_k, block_n), q, dout
                 ),
@@ -290,12 +297,12 @@ def _differentiate(
                     k_desc=_tiles(k, block_n),
                     v_desc=_tiles(v, block_n),
                     dout_desc=_tiles(dout, block_m),
-                    lse_desc=_values(lse_aligned, block_m),
+                    lse_desc=_values(lse, block_m),
                     delta_desc=_values(delta, block_m),
                     q_total=q.shape[0],
                     k_total=k.shape[0],
                     Hq=q.shape[-2],
-                    q_rows=delta.shape[-1],
+                    q_rows=lse.shape[-1],
                     GROUP=q.shape[-2] // k.shape[-2],
                     D=q.shape[-1],
                     DV=v.shape[-1],

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  95069016fae48bd1
-#   text hash     575bb3d662023f7d
+#   content hash  1fcf160aa5698e19
+#   text hash     36fbca2b673836c4
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  9015610ab292d3f8
-#   text hash     2183bcab4a535935
+#   content hash  ba24a8f082abbf55
+#   text hash     2ab8d16583a6a701
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -79,7 +79,7 @@ def attention(
     from . import launch
 
     out, lse = launch.attend(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, log_decay, scale)
-    return (out, launch.natural(lse)) if return_lse else out
+    return (out, launch.natural(lse, q.shape[0], cu_seqlens_q)) if return_lse else out
 
 
 def _cast(x):

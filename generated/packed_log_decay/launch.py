@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  9015610ab292d3f8
-#   text hash     3b9d6915145a5b63
+#   content hash  ba24a8f082abbf55
+#   text hash     0014e5e27e20d6e9
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -83,8 +83,14 @@ def attend(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, log_
     return _attend(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, log_decay, max(scale, 1e-30))
 
 
-def natural(lse):
-    """The LSE as users know it."""
+def natural(lse, count, cu_seqlens):
+    """The LSE as users know it: of as many rows, one after the other."""
+    row = torch.arange(count, device=lse.device, dtype=cu_seqlens.dtype)
+    b = torch.searchsorted(cu_seqlens, row, right=True, out_int32=True) - 1
+    first = cu_seqlens[b]
+    place = row - first + (first // 4 + b) * 4
+    # rows behind the last sequence have no place
+    lse = lse.index_select(1, place.clamp(0, lse.shape[1] - 1))
     return torch.where(lse == float("inf"), float("-inf"), lse / LOG2E)
 
 
@@ -154,7 +160,7 @@ def _attend(
     log_decay: torch.Tensor,
     scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    out, lse = _outputs(q, v)
+    out, lse = _outputs(q, v, cu_seqlens_q)
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("inf"))
     shapes = _Shapes.of("attend", q, k, v, cu_seqlens_q, cu_seqlens_k, log_decay, max_seqlen_q, max_seqlen_k)
@@ -175,6 +181,7 @@ def _attend(
                 q_total=q.shape[0],
                 k_total=k.shape[0],
                 Hq=q.shape[-2],
+                q_rows=lse.shape[-1],
                 log_decay_stride_head=_stride(log_decay, 0),
                 log_decay_stride_token=_stride(log_decay, 1),
                 GROUP=q.shape[-2] // k.shape[-2],
@@ -193,16 +200,16 @@ def _attend(
     return out, lse
 
 
-def _outputs(q, v):
+def _outputs(q, v, cu_seqlens_q):
     rows, heads, _ = q.shape
     out = q.new_empty(rows, heads, v.shape[-1])
-    lse = q.new_empty(heads, rows, dtype=torch.float32)
+    lse = q.new_empty(heads, _aligned(rows, cu_seqlens_q), dtype=torch.float32)
     return out, lse
 
 
 @_attend.register_fake
 def _(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, log_decay, scale):
-    return _outputs(q, v)
+    return _outputs(q, v, cu_seqlens_q)
 
 
 @_Operator
@@ -223,7 +230,7 @@ def _differentiate(
     scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     gradients = _gradients(wanted, q, k, v, log_decay)
-    if lse.numel() == 0 or k.numel() == 0:
+    if out.numel() == 0 or k.numel() == 0:
         return tuple(x.zero_() for x in gradients)
     dq, dk, dv, _ = gradients
     # whether descriptors can read what queries find at their positions: they read from multiples of 16 bytes on
@@ -240,14 +247,14 @@ def _differentiate(
         max_seqlen_k,
         out,
         dout,
+        lse.data_ptr() % 16,
         level,
         dlse is None,
         *wanted,
     )
     q, k, v, out, dout = shapes.readable(q, k, v, out, dout)
     dlse = None if dlse is None else dlse.contiguous()
-    rows = q.shape[1], _aligned(q.shape[0], cu_seqlens_q)
-    lse_aligned, delta = lse.new_empty(rows), lse.new_empty(rows)
+    delta = torch.empty_like(lse)
 
     dq = dq if wanted[0] else _like(q)
     log_decay_q_sum = lse.new_zeros(q.shape[1], log_decay.shape[-1]) if wanted[3] and dlse is not None else None
@@ -268,7 +275,6 @@ def _differentiate(
                 lse,
                 dlse,
                 delta,
-                lse_aligned,
                 cu_seqlens_q,
                 cu_seqlens_k,
                 float(scale),
@@ -286,7 +292,7 @@ def _differentiate(
                 q_total=q.shape[0],
                 k_total=k.shape[0],
                 Hq=q.shape[-2],
-                q_rows=delta.shape[-1],
+                q_rows=lse.shape[-1],
                 k_rows=log_decay.shape[-1],
                 log_decay_stride_head=_stride(log_decay, 0),
                 log_decay_stride_token=_stride(log_decay, 1),
@@ -319,7 +325,7 @@ def _differentiate(
                     k,
                     v,
                     dout,
-                    lse_aligned,
+                    lse,
                     delta,
                     log_decay,
                     dk,
@@ -338,13 +344,13 @@ def _differentiate(
                     k_desc=_tiles(k, block_n),
                     v_desc=_tiles(v, block_n),
                     dout_desc=_tiles(dout, block_m),
-                    lse_desc=_values(lse_aligned, block_m),
+                    lse_desc=_values(lse, block_m),
                     delta_desc=_values(delta, block_m),
                     log_decay_desc=_values(log_decay, block_m if level else None),
                     q_total=q.shape[0],
                     k_total=k.shape[0],
                     Hq=q.shape[-2],
-                    q_rows=delta.shape[-1],
+                    q_rows=lse.shape[-1],
                     k_rows=log_decay.shape[-1],
                     log_decay_stride_head=_stride(log_decay, 0),
                     log_decay_stride_token=_stride(log_decay, 1),

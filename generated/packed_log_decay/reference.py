@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  9015610ab292d3f8
-#   text hash     698d2d3e5b3de394
+#   content hash  ba24a8f082abbf55
+#   text hash     19f526647c700574
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

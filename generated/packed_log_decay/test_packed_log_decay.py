@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  9015610ab292d3f8
-#   text hash     92a3b5fb0f4c56db
+#   content hash  ba24a8f082abbf55
+#   text hash     b12464ee0707ecc3
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6969318801d02108
-#   text hash     56e7f549db117ef7
+#   content hash  bf292c1d1e8de954
+#   text hash     989b9b780144c5e1
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -91,7 +91,7 @@ def attention(
     out, lse = launch.attend(
         q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, cos, sin, positions, scale
     )
-    return (out, launch.natural(lse)) if return_lse else out
+    return (out, launch.natural(lse, q.shape[0], cu_seqlens_q)) if return_lse else out
 
 
 def _cast(x):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6969318801d02108
-#   text hash     85890225b4efdea4
+#   content hash  bf292c1d1e8de954
+#   text hash     fd10d42d334e7a0e
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -85,8 +85,14 @@ def attend(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, cos,
     return out, lse
 
 
-def natural(lse):
-    """The LSE as users know it."""
+def natural(lse, count, cu_seqlens):
+    """The LSE as users know it: of as many rows, one after the other."""
+    row = torch.arange(count, device=lse.device, dtype=cu_seqlens.dtype)
+    b = torch.searchsorted(cu_seqlens, row, right=True, out_int32=True) - 1
+    first = cu_seqlens[b]
+    place = row - first + (first // 4 + b) * 4
+    # rows behind the last sequence have no place
+    lse = lse.index_select(1, place.clamp(0, lse.shape[1] - 1))
     return torch.where(lse == float("inf"), float("-inf"), lse / LOG2E)
 
 
@@ -158,7 +164,7 @@ def _attend(
     positions: torch.Tensor | None,
     scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    out, lse, q_turned, k_turned = _outputs(q, k, v)
+    out, lse, q_turned, k_turned = _outputs(q, k, v, cu_seqlens_q)
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("inf")), q_turned, k_turned
     shapes = _Shapes.of("attend", q, k, v, cu_seqlens_q, cu_seqlens_k, cos, sin, positions, max_seqlen_q, max_seqlen_k)
@@ -194,6 +200,7 @@ def _attend(
                 q_total=q.shape[0],
                 k_total=k.shape[0],
                 Hq=q.shape[-2],
+                q_rows=lse.shape[-1],
                 GROUP=q.shape[-2] // k.shape[-2],
                 DV=v.shape[-1],
                 BLOCK_M=block_m,
@@ -210,16 +217,16 @@ def _attend(
     return out, lse, q_turned, k_turned
 
 
-def _outputs(q, k, v):
+def _outputs(q, k, v, cu_seqlens_q):
     rows, heads, _ = q.shape
     out = q.new_empty(rows, heads, v.shape[-1])
-    lse = q.new_empty(heads, rows, dtype=torch.float32)
+    lse = q.new_empty(heads, _aligned(rows, cu_seqlens_q), dtype=torch.float32)
     return out, lse, _rows(q), _rows(k)
 
 
 @_attend.register_fake
 def _(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, cos, sin, positions, scale):
-    return _outputs(q, k, v)
+    return _outputs(q, k, v, cu_seqlens_q)
 
 
 @_Operator
@@ -242,7 +249,7 @@ def _differentiate(
     scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     gradients = _gradients(wanted, q, k, v)
-    if lse.numel() == 0 or k.numel() == 0:
+    if out.numel() == 0 or k.numel() == 0:
         return tuple(x.zero_() for x in gradients)
     dq, dk, dv = gradients
     shapes = _Shapes.of(
@@ -259,13 +266,13 @@ def _differentiate(
         max_seqlen_k,
         out,
         dout,
+        lse.data_ptr() % 16,
         dlse is None,
         *wanted,
     )
     q, k, v, out, dout = shapes.readable(q, k, v, out, dout)
     dlse = None if dlse is None else dlse.contiguous()
-    rows = q.shape[1], _aligned(q.shape[0], cu_seqlens_q)
-    lse_aligned, delta = lse.new_empty(rows), lse.new_empty(rows)
+    delta = torch.empty_like(lse)
 
     dq = dq if wanted[0] else _like(q)
 
@@ -274,7 +281,7 @@ def _differentiate(
             shapes,
             kernels.backward_dq,
             (block_m, block_n),
-            (q, k, v, out, dout, dq, lse, dlse, delta, lse_aligned, cu_seqlens_q, cu_seqlens_k, float(scale)),
+            (q, k, v, out, dout, dq, lse, dlse, delta, cu_seqlens_q, cu_seqlens_k, float(scale)),
             grid=lambda: _in_groups((cu_seqlens_q.shape[0] - 1) * q.shape[-2], _cdiv(max_seqlen_q, block_m), k, v),
             known=lambda: dict(
                 q_desc=_tiles(q, block_m),
@@ -285,7 +292,7 @@ def _differentiate(
                 q_total=q.shape[0],
                 k_total=k.shape[0],
                 Hq=q.shape[-2],
-                q_rows=delta.shape[-1],
+                q_rows=lse.shape[-1],
                 GROUP=q.shape[-2] // k.shape[-2],
                 D=q.shape[-1],
                 BLOCK_M=block_m,
@@ -309,7 +316,7 @@ def _differentiate(
                 shapes,
                 kernels.backward_dkv,
                 (block_m, block_n),
-                (q, k, v, dout, lse_aligned, delta, dk, dv, cu_seqlens_q, cu_seqlens_k, float(scale)),
+                (q, k, v, dout, lse, delta, dk, dv, cu_seqlens_q, cu_seqlens_k, float(scale)),
                 grid=lambda: _in_groups(
                     (cu_seqlens_q.shape[0] - 1) * k.shape[-2], _cdiv(max_seqlen_k, block_n), q, dout
                 ),
@@ -318,12 +325,12 @@ def _differentiate(
                     k_desc=_tiles(k, block_n),
                     v_desc=_tiles(v, block_n),
                     dout_desc=_tiles(dout, block_m),
-                    lse_desc=_values(lse_aligned, block_m),
+                    lse_desc=_values(lse, block_m),
                     delta_desc=_values(delta, block_m),
                     q_total=q.shape[0],
                     k_total=k.shape[0],
                     Hq=q.shape[-2],
-                    q_rows=delta.shape[-1],
+                    q_rows=lse.shape[-1],
                     GROUP=q.shape[-2] // k.shape[-2],
                     D=q.shape[-1],
                     DV=v.shape[-1],

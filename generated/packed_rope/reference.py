@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6969318801d02108
-#   text hash     6a8a33a54ec06261
+#   content hash  bf292c1d1e8de954
+#   text hash     960eb376f776066f
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

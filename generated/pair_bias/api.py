@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  310c00534609c6cb
-#   text hash     de16a3d7d5363ef8
+#   content hash  72da9bb0090ed07b
+#   text hash     c7dfcd92ece228d2
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  310c00534609c6cb
-#   text hash     c9244b409d91e50a
+#   content hash  72da9bb0090ed07b
+#   text hash     6981b43ca5815ebd
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -229,7 +229,7 @@ def _differentiate(
     scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     gradients = _gradients(wanted, q, k, v, bias)
-    if lse.numel() == 0 or k.numel() == 0:
+    if out.numel() == 0 or k.numel() == 0:
         return tuple(x.zero_() for x in gradients)
     dq, dk, dv, _ = gradients
     shapes = _Shapes.of("differentiate", q, k, v, bias, out, dout, lse.data_ptr() % 16, dlse is None, *wanted)

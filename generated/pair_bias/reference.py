@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  310c00534609c6cb
-#   text hash     65e1fba8b50ceddd
+#   content hash  72da9bb0090ed07b
+#   text hash     dcf8c46524e60e1d
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  310c00534609c6cb
-#   text hash     1f4fda125819606b
+#   content hash  72da9bb0090ed07b
+#   text hash     83e26a863de5a16f
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  bf8cdb3ce35183a7
-#   text hash     91113b8e1e1da53f
+#   content hash  5f68d75fd2a65155
+#   text hash     d70113eddda25a2a
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  bf8cdb3ce35183a7
-#   text hash     787b3831dcd62985
+#   content hash  5f68d75fd2a65155
+#   text hash     04349452dddb47b7
 #   render with   attnforge render specs/paligemma.yaml
 """The kernels: An image and a prompt that all see as a prefix, and text that sees causally.
 

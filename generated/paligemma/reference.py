@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  bf8cdb3ce35183a7
-#   text hash     fc3cd714857ec536
+#   content hash  5f68d75fd2a65155
+#   text hash     5c74a936f986925c
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  bf8cdb3ce35183a7
-#   text hash     02f5e8c5511e353f
+#   content hash  5f68d75fd2a65155
+#   text hash     57e503f2b24e78be
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

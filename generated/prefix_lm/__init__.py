@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  97bf1adcb9b890bf
-#   text hash     01e9ae1c5d7e397d
+#   content hash  66964e2ad4081e5c
+#   text hash     62b496ac86b3ae37
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  97bf1adcb9b890bf
-#   text hash     d33c0b73ae3ceccd
+#   content hash  66964e2ad4081e5c
+#   text hash     9f65db2bf330959c
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -212,7 +212,7 @@ def _differentiate(
     scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     gradients = _gradients(wanted, q, k, v)
-    if lse.numel() == 0 or k.numel() == 0:
+    if out.numel() == 0 or k.numel() == 0:
         return tuple(x.zero_() for x in gradients)
     dq, dk, dv = gradients
     shapes = _Shapes.of("differentiate", q, k, v, prefix_len, out, dout, lse.data_ptr() % 16, dlse is None, *wanted)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c4ce24e0e445283b
-#   text hash     8e7816f0ff16699b
+#   content hash  9882d439268e9ad0
+#   text hash     7e91f1304607c627
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c4ce24e0e445283b
-#   text hash     f648c35e6918eb2b
+#   content hash  9882d439268e9ad0
+#   text hash     e01b92b5fbf48e6c
 #   render with   attnforge render specs/qwen3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

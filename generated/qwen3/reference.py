@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c4ce24e0e445283b
-#   text hash     b0e42dc4c0735fc9
+#   content hash  9882d439268e9ad0
+#   text hash     5ae586b128cad483
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c4ce24e0e445283b
-#   text hash     3f7b2fcfb17a2494
+#   content hash  9882d439268e9ad0
+#   text hash     bf84e10f57dbea88
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  42bb61799f430552
-#   text hash     81399c2c9493a740
+#   content hash  c2a838e443b36048
+#   text hash     7b06281f74387adb
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

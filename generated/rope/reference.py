@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  42bb61799f430552
-#   text hash     5ed450656fc36c58
+#   content hash  c2a838e443b36048
+#   text hash     2d448e4fddc5ee79
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

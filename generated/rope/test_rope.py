@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  42bb61799f430552
-#   text hash     885af3b724996d1c
+#   content hash  c2a838e443b36048
+#   text hash     5bc5765cf3b95876
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

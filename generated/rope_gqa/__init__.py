@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ebf5d1df5e8801a9
-#   text hash     a2cda226b0d09fc9
+#   content hash  dd7ed2c0030c3c88
+#   text hash     4dc42e52a2e577fd
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ebf5d1df5e8801a9
-#   text hash     c31cd871a680596b
+#   content hash  dd7ed2c0030c3c88
+#   text hash     ff884ed0079c9f90
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads.
 

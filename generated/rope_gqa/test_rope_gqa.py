@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ebf5d1df5e8801a9
-#   text hash     66c9593ecf26a8cc
+#   content hash  dd7ed2c0030c3c88
+#   text hash     9cfa0a338b3b7528
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a7895ef179c487be
-#   text hash     53b060f25d69c9ef
+#   content hash  2bbda1c0a93ec1d8
+#   text hash     d2113a014a1f5fb2
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

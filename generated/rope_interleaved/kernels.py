@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a7895ef179c487be
-#   text hash     9ae2e444b86c75a7
+#   content hash  2bbda1c0a93ec1d8
+#   text hash     12d1e9959e9d5ad4
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernels: Causal attention with rotary embedding of neighbouring components.
 

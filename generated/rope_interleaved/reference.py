@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a7895ef179c487be
-#   text hash     15f2d114ec50020e
+#   content hash  2bbda1c0a93ec1d8
+#   text hash     73f8734440e1b867
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

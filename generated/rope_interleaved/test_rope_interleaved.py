@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a7895ef179c487be
-#   text hash     8d1c3f75ce237e37
+#   content hash  2bbda1c0a93ec1d8
+#   text hash     a89a3ca73d254295
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

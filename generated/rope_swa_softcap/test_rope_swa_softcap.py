@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  78422bc0ccc2e772
-#   text hash     59c286f461b8aa42
+#   content hash  8db7674654c5fa98
+#   text hash     1dfa96ed6eaf432a
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  64da0e91dd3abf27
-#   text hash     4009821ba2b042f4
+#   content hash  374e004253a17d2d
+#   text hash     0e4ba5ec63eed61c
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernels: Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  3288c163a7cfc724
-#   text hash     6a6ec397ddbe4026
+#   content hash  755dae3f6236b828
+#   text hash     466f69ca3af6c1a6
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

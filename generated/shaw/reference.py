@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  3288c163a7cfc724
-#   text hash     fe676d3dee32048a
+#   content hash  755dae3f6236b828
+#   text hash     470384d0c3e65136
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  3288c163a7cfc724
-#   text hash     dbc76447f72f29e8
+#   content hash  755dae3f6236b828
+#   text hash     a832043865e28873
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

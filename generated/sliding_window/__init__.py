@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b702ac180bba42ef
-#   text hash     43a8aa01d23ee73a
+#   content hash  18b912a939918899
+#   text hash     5993f4ef87acde2b
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b702ac180bba42ef
-#   text hash     80bc3a5875643434
+#   content hash  18b912a939918899
+#   text hash     d3aace9caa70cb3a
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernels: Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  53e2c7bc15850d15
-#   text hash     8ec6d527f7215963
+#   content hash  56111d3f55c67569
+#   text hash     ad34fdfe04f67d94
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  53e2c7bc15850d15
-#   text hash     bedf9d6a35424fe0
+#   content hash  56111d3f55c67569
+#   text hash     e810b3440a1ce644
 #   render with   attnforge render specs/softcap.yaml
 """The kernels: Causal attention with scores capped smoothly at 30.
 

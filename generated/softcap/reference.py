@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  53e2c7bc15850d15
-#   text hash     5edbcd2d5ea93dbb
+#   content hash  56111d3f55c67569
+#   text hash     d9125bebdafc40bc
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  3390ec5096dc2af8
-#   text hash     e1491418e46dbb5f
+#   content hash  cb6600cc8282ec98
+#   text hash     03867934153b0393
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  3390ec5096dc2af8
-#   text hash     dd0960f472ed70af
+#   content hash  cb6600cc8282ec98
+#   text hash     1dc18176d8af3e3e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  2aaafa639f802629
-#   text hash     f6a3b581b331bd6d
+#   content hash  fe0bd35f3a2ab29c
+#   text hash     d9adeedd846ad688
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernels: Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  2aaafa639f802629
-#   text hash     bdef482e1bbcda82
+#   content hash  fe0bd35f3a2ab29c
+#   text hash     d2777665c56b2c9e
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  2aaafa639f802629
-#   text hash     e4283475385c8f0d
+#   content hash  fe0bd35f3a2ab29c
+#   text hash     52ca1dca60dc0235
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d0cd854c13fa5a9e
-#   text hash     e9b631a5269b5aab
+#   content hash  e9ca2928c3ac5b07
+#   text hash     b3f1960b7299284d
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d0cd854c13fa5a9e
-#   text hash     a78fd4f9862e6401
+#   content hash  e9ca2928c3ac5b07
+#   text hash     a7116485945dd3b2
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

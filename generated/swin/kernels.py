@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d0cd854c13fa5a9e
-#   text hash     8d033ff0225f747e
+#   content hash  e9ca2928c3ac5b07
+#   text hash     ea87ba4cbf80ee4e
 #   render with   attnforge render specs/swin.yaml
 """The kernels: Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

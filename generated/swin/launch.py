@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d0cd854c13fa5a9e
-#   text hash     2abdec2f7a5013b3
+#   content hash  e9ca2928c3ac5b07
+#   text hash     f398b42b30f0fd24
 #   render with   attnforge render specs/swin.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -213,7 +213,7 @@ def _differentiate(
     scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     gradients = _gradients(wanted, q, k, v, offset_bias)
-    if lse.numel() == 0 or k.numel() == 0:
+    if out.numel() == 0 or k.numel() == 0:
         return tuple(x.zero_() for x in gradients)
     dq, dk, dv, _ = gradients
     shapes = _Shapes.of("differentiate", q, k, v, offset_bias, out, dout, lse.data_ptr() % 16, dlse is None, *wanted)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d0cd854c13fa5a9e
-#   text hash     8c00044731d81f79
+#   content hash  e9ca2928c3ac5b07
+#   text hash     9c5ec3cf9bf28f42
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f5a1bcef19f23268
-#   text hash     1bf152a4cf3d361d
+#   content hash  03bfde5e9a52c513
+#   text hash     f605cb136cf96458
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f5a1bcef19f23268
-#   text hash     6b3fa4fb4a238d80
+#   content hash  03bfde5e9a52c513
+#   text hash     a09eaea920a60f8e
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernels: Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f5a1bcef19f23268
-#   text hash     1da5e9494bf81b25
+#   content hash  03bfde5e9a52c513
+#   text hash     6d37310f09a48c8c
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -212,7 +212,7 @@ def _differentiate(
     scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     gradients = _gradients(wanted, q, k, v, rel_bias)
-    if lse.numel() == 0 or k.numel() == 0:
+    if out.numel() == 0 or k.numel() == 0:
         return tuple(x.zero_() for x in gradients)
     dq, dk, dv, _ = gradients
     shapes = _Shapes.of("differentiate", q, k, v, rel_bias, out, dout, lse.data_ptr() % 16, dlse is None, *wanted)

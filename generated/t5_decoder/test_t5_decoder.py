@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f5a1bcef19f23268
-#   text hash     6736574f4c375d81
+#   content hash  03bfde5e9a52c513
+#   text hash     e0699c551c94458c
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  42e3c394b93902e8
-#   text hash     79a166ea58648542
+#   content hash  0dece1fafab63fd8
+#   text hash     9df52634d3c1d0e3
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernels: Attention with T5's learned biases for distances in both directions.
 

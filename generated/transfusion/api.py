@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  36b2a8c631d466fb
-#   text hash     12f7d15da9dc305a
+#   content hash  6f873fef9d85a8ff
+#   text hash     18e1ffd7c14b3a2c
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  36b2a8c631d466fb
-#   text hash     1625c43411f0a286
+#   content hash  6f873fef9d85a8ff
+#   text hash     4be913eb12582949
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

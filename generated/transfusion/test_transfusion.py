@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  36b2a8c631d466fb
-#   text hash     4c67ececfeb0165c
+#   content hash  6f873fef9d85a8ff
+#   text hash     47ffde2792c60e5f
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

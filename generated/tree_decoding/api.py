@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a221235ca0ab6358
-#   text hash     a46d1cb84467357c
+#   content hash  5f5182867ea938f7
+#   text hash     359cb0a0c22b1270
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

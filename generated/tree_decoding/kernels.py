@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a221235ca0ab6358
-#   text hash     8d7a4b1273e083d6
+#   content hash  5f5182867ea938f7
+#   text hash     14be9aec3e849b1c
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernels: A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

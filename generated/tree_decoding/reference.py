@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a221235ca0ab6358
-#   text hash     805ea7e17feb85b0
+#   content hash  5f5182867ea938f7
+#   text hash     0c6ad33406fa2ac8
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -62,11 +62,14 @@ class Pieces:
         if scale:
             yield Parameter("scale", "fp32", "scale")
 
-    def _aligned(self) -> Iterable[Parameter]:
-        """How many rows a head has in vectors of the package's own, where packed sequences begin at multiples of 4."""
+    def _aligned(self, *, sums: bool = True) -> Iterable[Parameter]:
+        """How many rows a head has in vectors of the package's own, where packed sequences begin at multiples of 4.
+
+        Those of cumulative sums too, where a kernel writes the gradient of one.
+        """
         if self.spec.packed:
-            yield Parameter("q_rows", "i32", "delta.shape[-1]")
-            if self.scanned:
+            yield Parameter("q_rows", "i32", "lse.shape[-1]")
+            if self.scanned and sums:
                 yield Parameter("k_rows", "i32", f"{self.scanned[0].name}.shape[-1]")
 
     def _given(self, view: Reader) -> Iterable[Parameter]:

@@ -44,9 +44,9 @@ test: $(STAMP)
 	$(BIN)/python -m pytest -n $(WORKERS) generated -k test_values
 	$(BIN)/python -m pytest -n $(WORKERS) $(CORE:%=generated/%) -k 'not test_values'
 
-# SETS="variants rope" measures these alone
+# SETS="variants rope" measures these alone; JOBS=16 compiles first, in as many processes
 bench:
-	$(PYTHON) benchmarks/record.py $(SETS)
+	$(PYTHON) benchmarks/record.py $(SETS) $(JOBS:%=--jobs %)
 
 gpu-test:
 	$(PYTHON) -m pytest generated tests/test_gpu.py

@@ -7,10 +7,13 @@ python benchmarks/record.py --page        writes the pages alone; needs no GPU
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +26,29 @@ from attnforge.bench import Machine, Result
 from attnforge.calls import Sizes
 
 
-def measured(one: Set) -> Iterator[Result]:
+def measured(one: Set, clock: bench.Clock | None = None) -> Iterator[Result]:
     """The results of a set."""
     for name in one.specs:
         loaded = given.load([name])
         ((_, spec),), (package,) = loaded.items(), given.packages(loaded)
-        for result in bench.run(spec, package, one.sizes, one.peers, backward=one.backward, replays=one.replays):
-            print(json.dumps([result.variant, result.sizes.k_len, *((r.name, r.forward_ms) for r in result.rows)]))
-            yield result
+        how = {"backward": one.backward, "replays": one.replays}
+        yield from bench.run(spec, package, one.sizes, one.peers, clock=clock, **how)
+
+
+def compile_first(names: Sequence[str], jobs: int) -> None:
+    """Calls everything in these sets once, in as many processes at a time: what they compile stays in caches."""
+    parts = [dataclasses.replace(SETS[name], specs=(spec,)) for name in names for spec in SETS[name].specs]
+    with ProcessPoolExecutor(jobs, get_context("spawn"), max_tasks_per_child=1) as pool:
+        list(pool.map(_call, parts))
+
+
+def _call(part: Set) -> None:
+    def once(function: Callable[[], object]) -> float:
+        function()
+        return 0.0
+
+    for _ in measured(part, once):
+        pass
 
 
 def outside(calls_of: Sequence[Sizes] = small(2, SHORT, "fp16"), device: str = "cuda") -> list[dict[str, float]]:
@@ -77,10 +95,17 @@ def main() -> None:
     parser.add_argument("sets", nargs="*", choices=[[], *SETS], metavar="SET", help=", ".join(SETS))
     parser.add_argument("--page", action="store_true", help="write the pages alone")
     parser.add_argument("--ncu", metavar="FILE", default=shutil.which("ncu"), help="Nsight Compute's command line")
+    parser.add_argument("--jobs", metavar="N", type=int, help="compile in N processes before anything is measured")
     asked = parser.parse_args()
     wanted = [] if asked.page else asked.sets or list(SETS)
+    if asked.jobs:
+        compile_first(wanted, asked.jobs)
     for name in wanted:
-        document = bench.document(Machine.here(), list(measured(SETS[name])))
+        results = []
+        for result in measured(SETS[name]):
+            print(json.dumps([result.variant, result.sizes.k_len, *((r.name, r.forward_ms) for r in result.rows)]))
+            results.append(result)
+        document = bench.document(Machine.here(), results)
         (RESULTS / f"{name}.json").write_text(document, encoding="utf-8", newline="\n")
         if name == "rope":
             (RESULTS / "rope_outside.json").write_text(json.dumps(outside(), indent=1) + "\n", encoding="utf-8")

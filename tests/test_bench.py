@@ -137,6 +137,8 @@ def test_replays_are_timed_by_a_clock_of_their_own(monkeypatch: pytest.MonkeyPat
     (result,) = bench.run(shipped("causal"), package, [SMALL], ["naive"], replays=True, device="cpu")
     assert result.replayed and [row.forward_ms for row in result.rows] == [2.0, 2.0]
     assert [row.backward_ms for row in result.rows] == [None, None]
+    (result,) = bench.run(shipped("causal"), package, [SMALL], ["naive"], device="cpu", clock=lambda _: 7.0)
+    assert not result.replayed and {row.backward_ms for row in result.rows} == {7.0}
 
 
 @pytest.mark.parametrize(

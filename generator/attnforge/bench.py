@@ -109,16 +109,16 @@ def functions(package: emit.Package, folder: Path) -> Any:
 
 def run(
     loaded: Spec, package: emit.Package, sizes: Sequence[Sizes], names: Sequence[str], *, backward: bool = True,
-    replays: bool = False, device: str = "cuda",
+    replays: bool = False, device: str = "cuda", clock: Clock | None = None,
 ) -> Iterator[Result]:  # fmt: skip
-    """Measures a variant and the peers of these names, one call after the other.
+    """Measures a variant and the peers of these names, one call after the other; by another clock, if one is given.
 
     Without gradients, if asked to; replays of a CUDA graph have none.
     """
     import torch
 
     planned, backward = plan.build(loaded), backward and not replays and loaded.algorithm.backward
-    clock = replayed if replays else milliseconds
+    clock = clock or (replayed if replays else milliseconds)
     with tempfile.TemporaryDirectory(prefix="attnforge-") as folder:
         ours = functions(package, Path(folder)).attention
         exported = Exported(loaded, Path(folder))

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  33c995ca7688d8aa
-#   text hash     a2d22f7752b9a56c
+#   content hash  2ff89303ed11b458
+#   text hash     49c548d15b7c9ffb
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  33c995ca7688d8aa
-#   text hash     211a810bb435499e
+#   content hash  2ff89303ed11b458
+#   text hash     55b0bfc54e9cbbb0
 #   render with   attnforge render specs/alibi.yaml
 """The kernels: Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  33c995ca7688d8aa
-#   text hash     436784179fd4a217
+#   content hash  2ff89303ed11b458
+#   text hash     a9e3a205c3357707
 #   render with   attnforge render specs/alibi.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

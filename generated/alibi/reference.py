@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  33c995ca7688d8aa
-#   text hash     44a3924e54ec21a5
+#   content hash  2ff89303ed11b458
+#   text hash     bf812f55c29b94ba
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  33c995ca7688d8aa
-#   text hash     f95f730bc419306f
+#   content hash  2ff89303ed11b458
+#   text hash     ccd6aa536fc8fd19
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  172e3a0374a42df4
-#   text hash     91d4e35df825c6f9
+#   content hash  cc6228a5cea8d507
+#   text hash     6f2f30544f3fabd2
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

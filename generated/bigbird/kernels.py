@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  172e3a0374a42df4
-#   text hash     ecc77a7e38262ab7
+#   content hash  cc6228a5cea8d507
+#   text hash     00c630e8f045c3fd
 #   render with   attnforge render specs/bigbird.yaml
 """The kernels: A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  172e3a0374a42df4
-#   text hash     7572df2ddf0eb4b6
+#   content hash  cc6228a5cea8d507
+#   text hash     d4137e7b9e0993b3
 #   render with   attnforge render specs/bigbird.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

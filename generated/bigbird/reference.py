@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  172e3a0374a42df4
-#   text hash     bcbd8223d1a6ef9c
+#   content hash  cc6228a5cea8d507
+#   text hash     a12f4c8a510d1d54
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

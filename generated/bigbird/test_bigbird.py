@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  172e3a0374a42df4
-#   text hash     fefdd57f8eb7554c
+#   content hash  cc6228a5cea8d507
+#   text hash     f2dbff73c4f6619f
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

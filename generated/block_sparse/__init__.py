@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5a75332cbd9913de
-#   text hash     2e9e0100452dccd6
+#   content hash  b3d3058cae86b588
+#   text hash     1ed4ad8a24cd2fb8
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5a75332cbd9913de
-#   text hash     e2b674ed1e06ee43
+#   content hash  b3d3058cae86b588
+#   text hash     99a14e3af9371524
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

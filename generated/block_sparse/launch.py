@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5a75332cbd9913de
-#   text hash     e53c9ad64ff41c29
+#   content hash  b3d3058cae86b588
+#   text hash     135f2fffaf68ea28
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

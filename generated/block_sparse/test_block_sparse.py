@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5a75332cbd9913de
-#   text hash     e86e96b45b2d8f8a
+#   content hash  b3d3058cae86b588
+#   text hash     19707e95c6cb0cf0
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a6544986393e98af
-#   text hash     cd4699db45b869e3
+#   content hash  434b1462a8bf3adf
+#   text hash     d7ebc1f936391bce
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

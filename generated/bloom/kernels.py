@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a6544986393e98af
-#   text hash     e50a0c834395d32b
+#   content hash  434b1462a8bf3adf
+#   text hash     91d5c92458fd9acf
 #   render with   attnforge render specs/bloom.yaml
 """The kernels: Causal attention with linear biases and as many key heads as query heads.
 

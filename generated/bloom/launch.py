@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a6544986393e98af
-#   text hash     405802f1014298d5
+#   content hash  434b1462a8bf3adf
+#   text hash     4014bdef33507c7e
 #   render with   attnforge render specs/bloom.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

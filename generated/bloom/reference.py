@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a6544986393e98af
-#   text hash     8be11f9cebc19c4a
+#   content hash  434b1462a8bf3adf
+#   text hash     db1ae87cee8eebca
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

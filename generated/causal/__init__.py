@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f7d0a5076fb5f29b
-#   text hash     e186f9f14c2c4442
+#   content hash  a148bcb820d4e06a
+#   text hash     f52f796fe397902b
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f7d0a5076fb5f29b
-#   text hash     3078fc6d60cfa29d
+#   content hash  a148bcb820d4e06a
+#   text hash     7f271d1de54fc314
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

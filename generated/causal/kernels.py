@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f7d0a5076fb5f29b
-#   text hash     b099eeb528393d4f
+#   content hash  a148bcb820d4e06a
+#   text hash     af302d792cdd445a
 #   render with   attnforge render specs/causal.yaml
 """The kernels: Causal attention with grouped heads.
 

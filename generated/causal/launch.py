@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f7d0a5076fb5f29b
-#   text hash     700462f0c9a81f64
+#   content hash  a148bcb820d4e06a
+#   text hash     39eb43c21dc2eb51
 #   render with   attnforge render specs/causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f7d0a5076fb5f29b
-#   text hash     4dea74a0c79ca3e3
+#   content hash  a148bcb820d4e06a
+#   text hash     68577cb73aa9ae03
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

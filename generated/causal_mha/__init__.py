@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  833274f5b9399cb1
-#   text hash     447c7f840edeeee7
+#   content hash  7f8c082e7f4b33fc
+#   text hash     1cc34519f2ac913b
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

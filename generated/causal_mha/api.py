@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  833274f5b9399cb1
-#   text hash     a2d37901b41229d3
+#   content hash  7f8c082e7f4b33fc
+#   text hash     28d3f5d6628deda6
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

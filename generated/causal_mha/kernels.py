@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  833274f5b9399cb1
-#   text hash     a2c0e12382e03c7d
+#   content hash  7f8c082e7f4b33fc
+#   text hash     446b15cfffa92f5c
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernels: Causal attention with as many key heads as query heads.
 

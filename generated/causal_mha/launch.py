@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  833274f5b9399cb1
-#   text hash     8e5bf001246489c2
+#   content hash  7f8c082e7f4b33fc
+#   text hash     413ea6ca82006ae0
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  833274f5b9399cb1
-#   text hash     64a80d5a56c17fb3
+#   content hash  7f8c082e7f4b33fc
+#   text hash     a073a81ce7449f9c
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  24dab0150a3151f7
-#   text hash     dea5b16438d1a248
+#   content hash  e1041017231c5999
+#   text hash     bf88e54bf5c01b4c
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  24dab0150a3151f7
-#   text hash     df9bed16b48870d2
+#   content hash  e1041017231c5999
+#   text hash     d07532ead6663a7e
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

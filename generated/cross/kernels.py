@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  24dab0150a3151f7
-#   text hash     c881050e15ac90a3
+#   content hash  e1041017231c5999
+#   text hash     4a1075ff0d968ed5
 #   render with   attnforge render specs/cross.yaml
 """The kernels: Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  24dab0150a3151f7
-#   text hash     a7f56c6177db4e14
+#   content hash  e1041017231c5999
+#   text hash     341c5c809c4a79b1
 #   render with   attnforge render specs/cross.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  24dab0150a3151f7
-#   text hash     17b989ae8498500a
+#   content hash  e1041017231c5999
+#   text hash     0d5e8c4d3a3fb3f5
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

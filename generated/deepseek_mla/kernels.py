@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c6db8fdea5e4749f
-#   text hash     ca725aaf2608e48c
+#   content hash  3c58bf9080f0fddf
+#   text hash     a2c7f55e5b941e06
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernels: Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c6db8fdea5e4749f
-#   text hash     a4107d9411618946
+#   content hash  3c58bf9080f0fddf
+#   text hash     c5eec95348edbc57
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c6db8fdea5e4749f
-#   text hash     cdfc8001d66dae21
+#   content hash  3c58bf9080f0fddf
+#   text hash     719a7fd3084d7115
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c6db8fdea5e4749f
-#   text hash     2190eb48687f5864
+#   content hash  3c58bf9080f0fddf
+#   text hash     2601acd444d62d6c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

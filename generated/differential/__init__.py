@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e5f05133763aa927
-#   text hash     447b9ec3577babba
+#   content hash  c7ab2e10187d4611
+#   text hash     a082f3937dc526a4
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

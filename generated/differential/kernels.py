@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e5f05133763aa927
-#   text hash     61e8bab3526d6924
+#   content hash  c7ab2e10187d4611
+#   text hash     bb74d2b4e6126520
 #   render with   attnforge render specs/differential.yaml
 """The kernels: One of the two maps of differential attention, called once for each and subtracted.
 

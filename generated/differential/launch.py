@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e5f05133763aa927
-#   text hash     5bd05f107cc457bc
+#   content hash  c7ab2e10187d4611
+#   text hash     5e4129fb336475f5
 #   render with   attnforge render specs/differential.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

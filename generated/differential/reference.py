@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e5f05133763aa927
-#   text hash     9c8d9fc98f4efbe9
+#   content hash  c7ab2e10187d4611
+#   text hash     c84100aec5a7424a
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

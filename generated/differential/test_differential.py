@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e5f05133763aa927
-#   text hash     771df4dda6b05f41
+#   content hash  c7ab2e10187d4611
+#   text hash     db98f5ecc40c5879
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  5abbd5601b4a184b
-#   text hash     82372d52b12229e6
+#   content hash  3a29d2045924f017
+#   text hash     2cd3ac96c24e54ce
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

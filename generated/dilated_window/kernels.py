@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  5abbd5601b4a184b
-#   text hash     6770a64b3061b7b6
+#   content hash  3a29d2045924f017
+#   text hash     da658394da11a781
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernels: Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  5abbd5601b4a184b
-#   text hash     0f16d5e503fd2876
+#   content hash  3a29d2045924f017
+#   text hash     ff399d530553ec44
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  5abbd5601b4a184b
-#   text hash     d82b2b543c7d06ce
+#   content hash  3a29d2045924f017
+#   text hash     126362b287139a01
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  35b3ccbc093ad3f7
-#   text hash     13389cb8f20a45e3
+#   content hash  352d21fc670da419
+#   text hash     dc536ddc8b390668
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  35b3ccbc093ad3f7
-#   text hash     c88687ec4389b9bc
+#   content hash  352d21fc670da419
+#   text hash     fe7a7a8c94679f7c
 #   render with   attnforge render specs/flash1.yaml
 """The kernels: Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

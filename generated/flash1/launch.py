@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  35b3ccbc093ad3f7
-#   text hash     e38cc5dc5201f4a5
+#   content hash  352d21fc670da419
+#   text hash     6e44c6aa766f74fe
 #   render with   attnforge render specs/flash1.yaml
 """Launches the kernels as operators that PyTorch can compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  35b3ccbc093ad3f7
-#   text hash     64f627c4cc4dfc4e
+#   content hash  352d21fc670da419
+#   text hash     952228fe5409fb9b
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

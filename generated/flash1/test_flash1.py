@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  35b3ccbc093ad3f7
-#   text hash     5f6022f3ce0eb6c8
+#   content hash  352d21fc670da419
+#   text hash     4e8a946593b10458
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

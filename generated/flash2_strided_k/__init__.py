@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  a6d2280b24e63e19
-#   text hash     6fd9f11a9f145f2b
+#   content hash  0778fbf199bb850a
+#   text hash     40c9349d001ab097
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

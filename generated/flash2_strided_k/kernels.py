@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  a6d2280b24e63e19
-#   text hash     bafe3092fabeee7d
+#   content hash  0778fbf199bb850a
+#   text hash     b0f58b7c6462f09f
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The kernels: The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

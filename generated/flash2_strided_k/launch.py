@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  a6d2280b24e63e19
-#   text hash     299ed36140764504
+#   content hash  0778fbf199bb850a
+#   text hash     997ddbcb7fe2a6fe
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Launches the kernels as operators that PyTorch can compile."""
 

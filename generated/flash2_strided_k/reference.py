@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  a6d2280b24e63e19
-#   text hash     56b6551b145d9aa7
+#   content hash  0778fbf199bb850a
+#   text hash     c5efa605e78bbc33
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

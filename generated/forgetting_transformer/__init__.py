@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  7967e38a945fe411
-#   text hash     2c5d9735da409e78
+#   content hash  62a51d0e411d427d
+#   text hash     23815b43191d8180
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

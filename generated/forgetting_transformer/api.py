@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  7967e38a945fe411
-#   text hash     f0ae29a66c31a4ed
+#   content hash  62a51d0e411d427d
+#   text hash     9e2599abe3968c0b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

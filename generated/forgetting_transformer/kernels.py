@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  7967e38a945fe411
-#   text hash     ebe9ffbac4c5709d
+#   content hash  62a51d0e411d427d
+#   text hash     0cf59a0fa3df7308
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The kernels: Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  7967e38a945fe411
-#   text hash     bbebca0c5ce0dc9d
+#   content hash  62a51d0e411d427d
+#   text hash     1e336ec332c371fe
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  7967e38a945fe411
-#   text hash     a1d8fcbcfe87e8c2
+#   content hash  62a51d0e411d427d
+#   text hash     803e98256ade5575
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

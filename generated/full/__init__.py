@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bba854998db15f1f
-#   text hash     7a3bcea674ca3b8f
+#   content hash  d7620b726b14b872
+#   text hash     fd4f4875ee97c172
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

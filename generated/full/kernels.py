@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bba854998db15f1f
-#   text hash     6eace30f2b3f4316
+#   content hash  d7620b726b14b872
+#   text hash     3978be436c71afb1
 #   render with   attnforge render specs/full.yaml
 """The kernels: Softmax attention without a mask.
 

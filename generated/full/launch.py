@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bba854998db15f1f
-#   text hash     ffe66010f8190575
+#   content hash  d7620b726b14b872
+#   text hash     25cdc14d2253e2d1
 #   render with   attnforge render specs/full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

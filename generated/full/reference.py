@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bba854998db15f1f
-#   text hash     8c70e7777eb9afef
+#   content hash  d7620b726b14b872
+#   text hash     18b674c12348bd63
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1e293ca476e9da69
-#   text hash     2e4b92fb50a7ba3c
+#   content hash  11032878b2fa22e3
+#   text hash     f20570ea8945ca57
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

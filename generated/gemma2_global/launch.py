@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1e293ca476e9da69
-#   text hash     b27a382046be04f4
+#   content hash  11032878b2fa22e3
+#   text hash     8087389ea7a68baa
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

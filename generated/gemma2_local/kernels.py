@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c622fb0bd146df1a
-#   text hash     b911837216aa513c
+#   content hash  4ce057b267b0bc96
+#   text hash     caa6062302968eec
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernels: The local layers of Gemma 2, with a window and capped scores.
 

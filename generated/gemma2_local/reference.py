@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c622fb0bd146df1a
-#   text hash     6e00b0acb5ac5696
+#   content hash  4ce057b267b0bc96
+#   text hash     0716330e68c1127a
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

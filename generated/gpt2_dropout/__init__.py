@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  5ea938521f393b4e
-#   text hash     b45c9a98fd06a680
+#   content hash  d95c0b7ac8bd158c
+#   text hash     819a84365f95e151
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

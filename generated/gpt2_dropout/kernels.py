@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  5ea938521f393b4e
-#   text hash     8bb680279c6244b6
+#   content hash  d95c0b7ac8bd158c
+#   text hash     1ba7de1aa2eb4d0d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernels: Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  5ea938521f393b4e
-#   text hash     15de2c01697783c6
+#   content hash  d95c0b7ac8bd158c
+#   text hash     feefbaf039c4cd2f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  5ea938521f393b4e
-#   text hash     c469cc3278d79846
+#   content hash  d95c0b7ac8bd158c
+#   text hash     5e1dd660aa7f9576
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  19205e7be7b05a47
-#   text hash     47d64bf912b1fa49
+#   content hash  7f06a94f38779580
+#   text hash     8c8781c3045d3eaa
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

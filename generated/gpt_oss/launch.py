@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  19205e7be7b05a47
-#   text hash     72763d4a562930a2
+#   content hash  7f06a94f38779580
+#   text hash     d0796c1c4ec6cdcc
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  2a86d049b3728b4d
-#   text hash     c2218675bce2500f
+#   content hash  f63e8e35742c7745
+#   text hash     0e431a911859af1a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  2a86d049b3728b4d
-#   text hash     17a3c74f492d90d2
+#   content hash  f63e8e35742c7745
+#   text hash     ab96c1b9fdd1ac1a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernels: The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  2a86d049b3728b4d
-#   text hash     74f28c956052a7d7
+#   content hash  f63e8e35742c7745
+#   text hash     2bcd0b8cf498655d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

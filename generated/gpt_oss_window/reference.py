@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  2a86d049b3728b4d
-#   text hash     615a8585aa8e9ca0
+#   content hash  f63e8e35742c7745
+#   text hash     8e47a64a447266b2
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  2a86d049b3728b4d
-#   text hash     b4234e25c182d564
+#   content hash  f63e8e35742c7745
+#   text hash     0021a6b7704adb0c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4faf884f6f0fc11a
-#   text hash     c32728a5c4cf2fb8
+#   content hash  34d5f468754a7b40
+#   text hash     df2db718faa52f34
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

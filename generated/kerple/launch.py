@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4faf884f6f0fc11a
-#   text hash     2dc14228db2b704f
+#   content hash  34d5f468754a7b40
+#   text hash     6b947d02dcffa667
 #   render with   attnforge render specs/kerple.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0d8c552b483354ef
-#   text hash     c8f26bfb89fbb704
+#   content hash  c594793f92bf04e2
+#   text hash     f6ede9244bb8fdde
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

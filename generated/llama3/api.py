@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0d8c552b483354ef
-#   text hash     b70d047a3334edee
+#   content hash  c594793f92bf04e2
+#   text hash     0fd30e289e28552b
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0d8c552b483354ef
-#   text hash     892c297f60ce175e
+#   content hash  c594793f92bf04e2
+#   text hash     7a95c4a42fa65b2d
 #   render with   attnforge render specs/llama3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0d8c552b483354ef
-#   text hash     9ffd45b531e3f422
+#   content hash  c594793f92bf04e2
+#   text hash     61ce37c48398f3a3
 #   render with   attnforge render specs/llama3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0d8c552b483354ef
-#   text hash     c7703fd2c23d4903
+#   content hash  c594793f92bf04e2
+#   text hash     d90b6bce6a055795
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  1b78db2c859e6e8d
-#   text hash     58588a4e66c4bb96
+#   content hash  3c80938d7f95e4dd
+#   text hash     f7c53ed6a42276bd
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

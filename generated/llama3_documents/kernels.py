@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  1b78db2c859e6e8d
-#   text hash     71c8a77128b54ed1
+#   content hash  3c80938d7f95e4dd
+#   text hash     a9264d202bfa7726
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernels: Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  1b78db2c859e6e8d
-#   text hash     c108fd466baa5af0
+#   content hash  3c80938d7f95e4dd
+#   text hash     191cb189743c430d
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

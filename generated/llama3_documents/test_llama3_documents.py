@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  1b78db2c859e6e8d
-#   text hash     7864e0b590ad7f0b
+#   content hash  3c80938d7f95e4dd
+#   text hash     398164383533cb26
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  fc1b51c5960697da
-#   text hash     39cd8dc10df5269b
+#   content hash  814c4145613ee630
+#   text hash     b6cabe2af149855f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  fc1b51c5960697da
-#   text hash     d1812e87a4e8362d
+#   content hash  814c4145613ee630
+#   text hash     bfc7844c473ee76f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  fc1b51c5960697da
-#   text hash     3ed1882a4cb2f350
+#   content hash  814c4145613ee630
+#   text hash     64ea03264d73b0ce
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a33a84f7f29c1f75
-#   text hash     0d1e075b6c403c8e
+#   content hash  85811d5c97bc58e4
+#   text hash     dbb363add2dcf3d2
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

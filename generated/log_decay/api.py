@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a33a84f7f29c1f75
-#   text hash     d985c62587b51f42
+#   content hash  85811d5c97bc58e4
+#   text hash     309ff30a99eb09e3
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a33a84f7f29c1f75
-#   text hash     e09f3e2acea8d35a
+#   content hash  85811d5c97bc58e4
+#   text hash     4c8705dade0259fa
 #   render with   attnforge render specs/log_decay.yaml
 """The kernels: Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a33a84f7f29c1f75
-#   text hash     20638a1914d148dd
+#   content hash  85811d5c97bc58e4
+#   text hash     0189741e63b8d0ad
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a33a84f7f29c1f75
-#   text hash     538272493616f4f0
+#   content hash  85811d5c97bc58e4
+#   text hash     9d2648ffa52ab1f5
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3f3f97cad4f1caae
-#   text hash     176c0862351ff668
+#   content hash  d5643890c1ce4a57
+#   text hash     bd1dd654a789a0c1
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

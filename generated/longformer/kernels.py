@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3f3f97cad4f1caae
-#   text hash     e248a8e031846a4b
+#   content hash  d5643890c1ce4a57
+#   text hash     c46c27f69ee8183c
 #   render with   attnforge render specs/longformer.yaml
 """The kernels: A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3f3f97cad4f1caae
-#   text hash     d553700cfae09a07
+#   content hash  d5643890c1ce4a57
+#   text hash     422368023828f1af
 #   render with   attnforge render specs/longformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3f3f97cad4f1caae
-#   text hash     940eba049da59042
+#   content hash  d5643890c1ce4a57
+#   text hash     3d0a837ff53b2cb1
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

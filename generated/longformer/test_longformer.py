@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3f3f97cad4f1caae
-#   text hash     314020938a0c887b
+#   content hash  d5643890c1ce4a57
+#   text hash     f069b1a190a97804
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

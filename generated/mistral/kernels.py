@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b23bd0b89d3d7c35
-#   text hash     9888e9f38e7abb0a
+#   content hash  beb9daf40ef0d97d
+#   text hash     df75c7c9562eb5ca
 #   render with   attnforge render specs/mistral.yaml
 """The kernels: Causal attention to the 4096 most recent keys with rotary embedding.
 

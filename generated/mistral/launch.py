@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b23bd0b89d3d7c35
-#   text hash     d877aa826a4b707c
+#   content hash  beb9daf40ef0d97d
+#   text hash     c0b0d2086710e9a4
 #   render with   attnforge render specs/mistral.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

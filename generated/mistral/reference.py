@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b23bd0b89d3d7c35
-#   text hash     50069fd92b342cba
+#   content hash  beb9daf40ef0d97d
+#   text hash     e47fa996e3fe76d6
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

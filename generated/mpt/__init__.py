@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2e9c2efb3a3c7599
-#   text hash     5148838ed9cd63c2
+#   content hash  cfb2c8639401343f
+#   text hash     2f1a9cc68a6bdbaf
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2e9c2efb3a3c7599
-#   text hash     9f991edf34a20285
+#   content hash  cfb2c8639401343f
+#   text hash     31e56b4c81daffb1
 #   render with   attnforge render specs/mpt.yaml
 """The kernels: Attention with a prefix and linear biases.
 

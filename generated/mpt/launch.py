@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2e9c2efb3a3c7599
-#   text hash     8da1735f76a7badc
+#   content hash  cfb2c8639401343f
+#   text hash     e5d6bedf3f818ec8
 #   render with   attnforge render specs/mpt.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

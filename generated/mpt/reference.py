@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2e9c2efb3a3c7599
-#   text hash     bf34838125f19368
+#   content hash  cfb2c8639401343f
+#   text hash     811fdf58b72efb90
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2e9c2efb3a3c7599
-#   text hash     b0b9cb75504986e1
+#   content hash  cfb2c8639401343f
+#   text hash     d6746db724d148be
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

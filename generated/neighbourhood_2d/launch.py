@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c9afe874db1aac79
-#   text hash     0c9f214507591f8e
+#   content hash  61ccee59991409b8
+#   text hash     8abbdbf195732678
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

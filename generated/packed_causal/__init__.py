@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c75784d1d01bae77
-#   text hash     e98e970686311053
+#   content hash  2aaa00b8b498fd07
+#   text hash     7eed75c28e9ff250
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c75784d1d01bae77
-#   text hash     0dd286160dc158d6
+#   content hash  2aaa00b8b498fd07
+#   text hash     ac1b8d633e47b9fa
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

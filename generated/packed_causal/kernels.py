@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c75784d1d01bae77
-#   text hash     474a99e59f82a6d3
+#   content hash  2aaa00b8b498fd07
+#   text hash     aceab926de1e6e27
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernels: Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c75784d1d01bae77
-#   text hash     666a310990f67f48
+#   content hash  2aaa00b8b498fd07
+#   text hash     c00aedbc762d9e4c
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

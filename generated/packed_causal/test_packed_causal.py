@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c75784d1d01bae77
-#   text hash     e796964bb106f1c1
+#   content hash  2aaa00b8b498fd07
+#   text hash     b95cdc239513d480
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1fcf160aa5698e19
-#   text hash     62eeec4509e260f1
+#   content hash  365ee3910a7869a6
+#   text hash     230f32f2809f6425
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

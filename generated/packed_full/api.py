@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1fcf160aa5698e19
-#   text hash     2a219f33dbff7b2c
+#   content hash  365ee3910a7869a6
+#   text hash     25cf6a70ad73e09d
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1fcf160aa5698e19
-#   text hash     e4d4bc00c8881866
+#   content hash  365ee3910a7869a6
+#   text hash     0911ca847001a13b
 #   render with   attnforge render specs/packed_full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

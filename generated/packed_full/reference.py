@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1fcf160aa5698e19
-#   text hash     36fbca2b673836c4
+#   content hash  365ee3910a7869a6
+#   text hash     e460f5d6b673e0ac
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1fcf160aa5698e19
-#   text hash     7a2a6ba3d3d454d6
+#   content hash  365ee3910a7869a6
+#   text hash     5709ee562180b622
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

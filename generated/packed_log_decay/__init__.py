@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  ba24a8f082abbf55
-#   text hash     1002982299e8581d
+#   content hash  4dc5b73de6fa54ea
+#   text hash     ded72ac6ab08b36f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  ba24a8f082abbf55
-#   text hash     2ab8d16583a6a701
+#   content hash  4dc5b73de6fa54ea
+#   text hash     3c0cc22cdf9c987d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  ba24a8f082abbf55
-#   text hash     b61859a77618e434
+#   content hash  4dc5b73de6fa54ea
+#   text hash     707e99ae6e220bad
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The kernels: Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  ba24a8f082abbf55
-#   text hash     0014e5e27e20d6e9
+#   content hash  4dc5b73de6fa54ea
+#   text hash     03aa8bc4fd18b25f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  bf292c1d1e8de954
-#   text hash     2dd6a0cc1025f1c5
+#   content hash  e693f9bde30801dc
+#   text hash     19d0428fa3e70d66
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

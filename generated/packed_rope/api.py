@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  bf292c1d1e8de954
-#   text hash     989b9b780144c5e1
+#   content hash  e693f9bde30801dc
+#   text hash     6a0027ff0af6cedf
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

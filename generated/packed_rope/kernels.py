@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  bf292c1d1e8de954
-#   text hash     5de852b4b921b03a
+#   content hash  e693f9bde30801dc
+#   text hash     dc120c1b88be91e0
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernels: Causal attention with rotary embedding for sequences packed into one tensor.
 

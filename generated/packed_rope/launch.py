@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  bf292c1d1e8de954
-#   text hash     fd10d42d334e7a0e
+#   content hash  e693f9bde30801dc
+#   text hash     4861fa2390536788
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  bf292c1d1e8de954
-#   text hash     960eb376f776066f
+#   content hash  e693f9bde30801dc
+#   text hash     ac8c3f40eefb37a1
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  72da9bb0090ed07b
-#   text hash     ddc0d12b4adffaa1
+#   content hash  951108e8e2b325b9
+#   text hash     85cd99ec8ffd2710
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  72da9bb0090ed07b
-#   text hash     5f5fc0523d70e232
+#   content hash  951108e8e2b325b9
+#   text hash     5a94a17ccfb05159
 #   render with   attnforge render specs/pair_bias.yaml
 """The kernels: Attention with a learned bias for each pair of positions.
 

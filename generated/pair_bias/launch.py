@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  72da9bb0090ed07b
-#   text hash     6981b43ca5815ebd
+#   content hash  951108e8e2b325b9
+#   text hash     846aaa1cfc282afb
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  72da9bb0090ed07b
-#   text hash     dcf8c46524e60e1d
+#   content hash  951108e8e2b325b9
+#   text hash     737bc626602e4500
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  72da9bb0090ed07b
-#   text hash     83e26a863de5a16f
+#   content hash  951108e8e2b325b9
+#   text hash     7c196f9ed748f496
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  5f68d75fd2a65155
-#   text hash     d70113eddda25a2a
+#   content hash  7449b251d1e21ad5
+#   text hash     b6cb978a09f1f212
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

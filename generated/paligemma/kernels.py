@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  5f68d75fd2a65155
-#   text hash     04349452dddb47b7
+#   content hash  7449b251d1e21ad5
+#   text hash     ba1000ed4222813a
 #   render with   attnforge render specs/paligemma.yaml
 """The kernels: An image and a prompt that all see as a prefix, and text that sees causally.
 

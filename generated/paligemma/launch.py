@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  5f68d75fd2a65155
-#   text hash     3e380efb5a237b48
+#   content hash  7449b251d1e21ad5
+#   text hash     ab385819bb333ad0
 #   render with   attnforge render specs/paligemma.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  5f68d75fd2a65155
-#   text hash     5c74a936f986925c
+#   content hash  7449b251d1e21ad5
+#   text hash     faa0b5f738574f5e
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

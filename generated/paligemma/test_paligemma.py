@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  5f68d75fd2a65155
-#   text hash     57e503f2b24e78be
+#   content hash  7449b251d1e21ad5
+#   text hash     f9cfde961f15b016
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  66964e2ad4081e5c
-#   text hash     62b496ac86b3ae37
+#   content hash  f3cab004e8ee799f
+#   text hash     c90ed1ea73454200
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  66964e2ad4081e5c
-#   text hash     3cbcffa6a3d432c7
+#   content hash  f3cab004e8ee799f
+#   text hash     e8ad9ec6aef2dc4b
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

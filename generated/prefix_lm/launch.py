@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  66964e2ad4081e5c
-#   text hash     9f65db2bf330959c
+#   content hash  f3cab004e8ee799f
+#   text hash     28bba777b3fdd4ac
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

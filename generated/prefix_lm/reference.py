@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  66964e2ad4081e5c
-#   text hash     ae46998a5cb58fa6
+#   content hash  f3cab004e8ee799f
+#   text hash     d674caf18ed9cb0d
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

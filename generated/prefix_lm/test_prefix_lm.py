@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  66964e2ad4081e5c
-#   text hash     5324402f25762fb8
+#   content hash  f3cab004e8ee799f
+#   text hash     9cebc91f69956d09
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9882d439268e9ad0
-#   text hash     7e91f1304607c627
+#   content hash  9abf76ee6627c147
+#   text hash     cdc19b3b7d3b0534
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

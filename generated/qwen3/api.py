@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9882d439268e9ad0
-#   text hash     7476cb6f66cfb101
+#   content hash  9abf76ee6627c147
+#   text hash     9405d3481db5224e
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9882d439268e9ad0
-#   text hash     e01b92b5fbf48e6c
+#   content hash  9abf76ee6627c147
+#   text hash     ad057c4caee1b7c8
 #   render with   attnforge render specs/qwen3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9882d439268e9ad0
-#   text hash     5567b064e74f2ea9
+#   content hash  9abf76ee6627c147
+#   text hash     8649ec305fd59b45
 #   render with   attnforge render specs/qwen3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

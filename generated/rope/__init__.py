@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c2a838e443b36048
-#   text hash     937f819c48c49566
+#   content hash  a90c5a61fb764a31
+#   text hash     2041ae18923fa27a
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c2a838e443b36048
-#   text hash     7b06281f74387adb
+#   content hash  a90c5a61fb764a31
+#   text hash     831e85aa820a994a
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c2a838e443b36048
-#   text hash     b806e235cdcbc787
+#   content hash  a90c5a61fb764a31
+#   text hash     a62b684ecc55565b
 #   render with   attnforge render specs/rope.yaml
 """The kernels: Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  dd7ed2c0030c3c88
-#   text hash     4dc42e52a2e577fd
+#   content hash  c6098d0b1d01f7a0
+#   text hash     5938771aa5f57788
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  dd7ed2c0030c3c88
-#   text hash     ff884ed0079c9f90
+#   content hash  c6098d0b1d01f7a0
+#   text hash     14ddb1e083acbceb
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  dd7ed2c0030c3c88
-#   text hash     e242169ce6d36803
+#   content hash  c6098d0b1d01f7a0
+#   text hash     9d53904ba2c64589
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  dd7ed2c0030c3c88
-#   text hash     1b41d65660d3775d
+#   content hash  c6098d0b1d01f7a0
+#   text hash     ab758dd1708f685d
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

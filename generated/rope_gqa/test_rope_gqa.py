@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  dd7ed2c0030c3c88
-#   text hash     9cfa0a338b3b7528
+#   content hash  c6098d0b1d01f7a0
+#   text hash     64630d57c3ae43d2
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2bbda1c0a93ec1d8
-#   text hash     d2113a014a1f5fb2
+#   content hash  5fc35364955e789b
+#   text hash     c9c6d19c5df8b99b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

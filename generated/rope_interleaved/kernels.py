@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2bbda1c0a93ec1d8
-#   text hash     12d1e9959e9d5ad4
+#   content hash  5fc35364955e789b
+#   text hash     0ff2e538ec5c7f79
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernels: Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2bbda1c0a93ec1d8
-#   text hash     804cc7135e043327
+#   content hash  5fc35364955e789b
+#   text hash     1c72a542a5a40747
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2bbda1c0a93ec1d8
-#   text hash     73f8734440e1b867
+#   content hash  5fc35364955e789b
+#   text hash     d1fae7faab254590
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

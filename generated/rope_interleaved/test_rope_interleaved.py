@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2bbda1c0a93ec1d8
-#   text hash     a89a3ca73d254295
+#   content hash  5fc35364955e789b
+#   text hash     69226b1c6268ba13
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

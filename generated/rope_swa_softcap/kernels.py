@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  8db7674654c5fa98
-#   text hash     6a98099c4f812632
+#   content hash  df14ec1af99e54cd
+#   text hash     d2b4425e7272d90a
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernels: Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

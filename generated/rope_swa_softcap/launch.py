@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  8db7674654c5fa98
-#   text hash     7b2139d016ad8746
+#   content hash  df14ec1af99e54cd
+#   text hash     e0a7c3b352f78e58
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

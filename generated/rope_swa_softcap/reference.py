@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  8db7674654c5fa98
-#   text hash     9d217fe4dd1dc98e
+#   content hash  df14ec1af99e54cd
+#   text hash     e4ef738ae97769a0
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  8db7674654c5fa98
-#   text hash     1dfa96ed6eaf432a
+#   content hash  df14ec1af99e54cd
+#   text hash     b81b15315bcafbae
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

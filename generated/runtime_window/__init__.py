@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  374e004253a17d2d
-#   text hash     a803f5508ee59e3a
+#   content hash  775a64e414398850
+#   text hash     eab434e3af8add70
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  374e004253a17d2d
-#   text hash     7fff3e53657a224e
+#   content hash  775a64e414398850
+#   text hash     a5eea268a1e8e92f
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

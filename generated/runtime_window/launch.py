@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  374e004253a17d2d
-#   text hash     10150ada98f60090
+#   content hash  775a64e414398850
+#   text hash     7db3cc62eb6bf869
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  374e004253a17d2d
-#   text hash     b9ff639ecd87d3d4
+#   content hash  775a64e414398850
+#   text hash     9756039dff33db6c
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

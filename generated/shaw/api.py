@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  755dae3f6236b828
-#   text hash     466f69ca3af6c1a6
+#   content hash  6a11d067ae848dc5
+#   text hash     9b2979b4a350736e
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

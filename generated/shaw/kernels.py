@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  755dae3f6236b828
-#   text hash     18cfa37151d4ef3c
+#   content hash  6a11d067ae848dc5
+#   text hash     43a0c86c4de4a46f
 #   render with   attnforge render specs/shaw.yaml
 """The kernels: Attention in which each query gives each distance up to 16 a score of its own.
 

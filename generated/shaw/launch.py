@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  755dae3f6236b828
-#   text hash     f62e3d56055916bd
+#   content hash  6a11d067ae848dc5
+#   text hash     91488ab072ceb277
 #   render with   attnforge render specs/shaw.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  755dae3f6236b828
-#   text hash     470384d0c3e65136
+#   content hash  6a11d067ae848dc5
+#   text hash     76bb5ca8936af225
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  18b912a939918899
-#   text hash     5993f4ef87acde2b
+#   content hash  6c05ea0e1e353d1e
+#   text hash     8b40d32fbab8e526
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

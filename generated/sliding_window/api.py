@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  18b912a939918899
-#   text hash     97209f2237941da0
+#   content hash  6c05ea0e1e353d1e
+#   text hash     fa998c34c302533b
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

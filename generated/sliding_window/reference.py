@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  18b912a939918899
-#   text hash     785d5dcbdf68c513
+#   content hash  6c05ea0e1e353d1e
+#   text hash     a1f689bb819e5dc6
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  56111d3f55c67569
-#   text hash     ad34fdfe04f67d94
+#   content hash  d82e6d51f9692fa6
+#   text hash     5ffa019c9050d0c7
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

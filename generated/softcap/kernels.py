@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  56111d3f55c67569
-#   text hash     e810b3440a1ce644
+#   content hash  d82e6d51f9692fa6
+#   text hash     33d3dc5cd844ac1c
 #   render with   attnforge render specs/softcap.yaml
 """The kernels: Causal attention with scores capped smoothly at 30.
 

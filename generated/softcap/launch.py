@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  56111d3f55c67569
-#   text hash     0f87a12419883755
+#   content hash  d82e6d51f9692fa6
+#   text hash     36e0495fb5b9dc4a
 #   render with   attnforge render specs/softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  56111d3f55c67569
-#   text hash     d9125bebdafc40bc
+#   content hash  d82e6d51f9692fa6
+#   text hash     72a3a06e2f44eec5
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

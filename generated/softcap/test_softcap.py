@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  56111d3f55c67569
-#   text hash     c001785c6a1171a5
+#   content hash  d82e6d51f9692fa6
+#   text hash     de84bba3e0409a02
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  cb6600cc8282ec98
-#   text hash     7aa7e91d45d9a60d
+#   content hash  8e661b67f2bd258b
+#   text hash     3b7d6684756c72c3
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  cb6600cc8282ec98
-#   text hash     3e49cc60c4386102
+#   content hash  8e661b67f2bd258b
+#   text hash     2c0c8c922c7b5402
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernels: Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  cb6600cc8282ec98
-#   text hash     aaf1efb89fb4d09b
+#   content hash  8e661b67f2bd258b
+#   text hash     4df37c6dee074aaf
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  cb6600cc8282ec98
-#   text hash     03867934153b0393
+#   content hash  8e661b67f2bd258b
+#   text hash     eb5235d32deb5faa
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  cb6600cc8282ec98
-#   text hash     1dc18176d8af3e3e
+#   content hash  8e661b67f2bd258b
+#   text hash     ea41cfb24a515d16
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  fe0bd35f3a2ab29c
-#   text hash     593720dd43c6ad19
+#   content hash  161d84cb83806dcd
+#   text hash     bf7f8385aa126c5b
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  fe0bd35f3a2ab29c
-#   text hash     b8dc6df079580d86
+#   content hash  161d84cb83806dcd
+#   text hash     15680d4a79d1e91b
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

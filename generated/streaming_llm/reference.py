@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  fe0bd35f3a2ab29c
-#   text hash     d2777665c56b2c9e
+#   content hash  161d84cb83806dcd
+#   text hash     ee0cd90d025b4753
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  e9ca2928c3ac5b07
-#   text hash     a7116485945dd3b2
+#   content hash  cdd3c83658ba40b9
+#   text hash     61153e6ba0ac0069
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

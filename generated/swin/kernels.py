@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  e9ca2928c3ac5b07
-#   text hash     ea87ba4cbf80ee4e
+#   content hash  cdd3c83658ba40b9
+#   text hash     ea36663d4a485d90
 #   render with   attnforge render specs/swin.yaml
 """The kernels: Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

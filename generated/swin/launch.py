@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  e9ca2928c3ac5b07
-#   text hash     f398b42b30f0fd24
+#   content hash  cdd3c83658ba40b9
+#   text hash     f705227713522e67
 #   render with   attnforge render specs/swin.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  e9ca2928c3ac5b07
-#   text hash     a2d8e84e72a93307
+#   content hash  cdd3c83658ba40b9
+#   text hash     ddfff86b59ed1700
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

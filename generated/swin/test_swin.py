@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  e9ca2928c3ac5b07
-#   text hash     9c5ec3cf9bf28f42
+#   content hash  cdd3c83658ba40b9
+#   text hash     30eddf32175ebc7d
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  03bfde5e9a52c513
-#   text hash     f605cb136cf96458
+#   content hash  e7931cda6f20649c
+#   text hash     8bfe260a3daf77f5
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  03bfde5e9a52c513
-#   text hash     414e7bfafaa5060b
+#   content hash  e7931cda6f20649c
+#   text hash     82c1343714f7f81e
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  03bfde5e9a52c513
-#   text hash     a09eaea920a60f8e
+#   content hash  e7931cda6f20649c
+#   text hash     1c73c01838720849
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernels: Causal attention with T5's learned biases for distances.
 

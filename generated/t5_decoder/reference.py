@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  03bfde5e9a52c513
-#   text hash     ce3f6d54f569462e
+#   content hash  e7931cda6f20649c
+#   text hash     5809798249ddd823
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

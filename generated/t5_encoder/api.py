@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0dece1fafab63fd8
-#   text hash     f3abb083b2acb009
+#   content hash  e6fb6a0735f5307b
+#   text hash     8bf71d24c9694af0
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

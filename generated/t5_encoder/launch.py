@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0dece1fafab63fd8
-#   text hash     90ad6ca25edcbdaa
+#   content hash  e6fb6a0735f5307b
+#   text hash     b060d1674ecc6d3f
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0dece1fafab63fd8
-#   text hash     07f3f560261c7c42
+#   content hash  e6fb6a0735f5307b
+#   text hash     1d291fd664d28bff
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6f873fef9d85a8ff
-#   text hash     bb7271e29bc9c9db
+#   content hash  02d9b8220fcc837b
+#   text hash     a03887636e1da36b
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6f873fef9d85a8ff
-#   text hash     18e1ffd7c14b3a2c
+#   content hash  02d9b8220fcc837b
+#   text hash     ddb5c554e3b85c56
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

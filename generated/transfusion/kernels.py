@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6f873fef9d85a8ff
-#   text hash     ce7d513445d91a36
+#   content hash  02d9b8220fcc837b
+#   text hash     41882020041b7b79
 #   render with   attnforge render specs/transfusion.yaml
 """The kernels: Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6f873fef9d85a8ff
-#   text hash     4be913eb12582949
+#   content hash  02d9b8220fcc837b
+#   text hash     b0a8a9e6ca1e58b3
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

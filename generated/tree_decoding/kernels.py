@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  5f5182867ea938f7
-#   text hash     14be9aec3e849b1c
+#   content hash  ac8f83bb52212dda
+#   text hash     4e1a342668577504
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernels: A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  5f5182867ea938f7
-#   text hash     16245908d3e857a0
+#   content hash  ac8f83bb52212dda
+#   text hash     5de030a67700f604
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  5f5182867ea938f7
-#   text hash     0c6ad33406fa2ac8
+#   content hash  ac8f83bb52212dda
+#   text hash     b58a16904af4ed34
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import jinja2
-from sets import HERE, SETS, small
+from sets import HERE, SETS
 
 from attnforge import bench, markdown, plots, profile
-from attnforge.bench import OURS, Machine, Result, Row
+from attnforge.bench import OURS, Machine, Result
 
 RESULTS, DOCS = HERE / "results", HERE.parent / "docs"
+STEPS = ("history", "rope_outside")  # what the archaeology tells of
+MEASURED = tuple(name for name in SETS if name not in STEPS)
 INTRODUCTION = """# Measurements
 
 Written by `make bench`; the records stand in `benchmarks/results`. Milliseconds are medians; TFLOP/s count the products
@@ -24,11 +25,11 @@ not pay is in [the notes](../benchmarks/NOTES.md), what each step of the algorit
 """
 
 
-def recorded(page: str) -> Iterator[tuple[str, Machine, list[Result]]]:
-    """The sets that are recorded, of those that a page tells of."""
-    for name, one in SETS.items():
+def recorded(*names: str) -> Iterator[tuple[str, Machine, list[Result]]]:
+    """What is recorded under these names."""
+    for name in names:
         record = RESULTS / f"{name}.json"
-        if one.page == page and record.exists():
+        if record.exists():
             yield name, *bench.read(record.read_text(encoding="utf-8"))
 
 
@@ -39,14 +40,11 @@ def picture(name: str) -> Path:
 
 def write() -> None:
     """Writes the pages, and draws their pictures first."""
-    for name, machine, results in recorded("measurements"):
+    for name, machine, results in recorded(*MEASURED):
         if any(len(group) > 1 for group in plots.grouped(results).values()):
             plots.write(picture(name), machine, results)
-    for name, machine, results in recorded("archaeology"):
+    for name, machine, results in recorded(*STEPS):
         plots.write(picture(name), machine, together(results))
-    machine, results = outside()
-    if results:
-        plots.write(picture("outside"), machine, results)
     for name, text in (("measurements", measurements()), ("archaeology", archaeology())):
         (DOCS / f"{name}.md").write_text(text, encoding="utf-8", newline="\n")
 
@@ -57,7 +55,7 @@ def write() -> None:
 def measurements() -> str:
     """What docs/measurements.md says."""
     parts = [INTRODUCTION]
-    for name, machine, results in recorded("measurements"):
+    for name, machine, results in recorded(*MEASURED):
         title = SETS[name].title
         how = " Replays of a CUDA graph: what the GPU takes." if results[0].replayed else ""
         parts.append(f"\n## {title}\n\n{_where(machine)}.{how}\n")
@@ -105,26 +103,12 @@ def together(results: Sequence[Result]) -> list[Result]:
     return list(found.values())
 
 
-def outside() -> tuple[Machine, list[Result]]:
-    """RoPE inside and outside as contenders; nothing if it is not recorded."""
-    record, beside = RESULTS / "rope_outside.json", RESULTS / "rope.json"
-    if not (record.exists() and beside.exists()):
-        return Machine("", "", ""), []
-    machine, _ = bench.read(beside.read_text(encoding="utf-8"))
-    results = []
-    for row in json.loads(record.read_text(encoding="utf-8")):
-        (sizes,) = small(2, (int(row["T"]),), "fp16")
-        pairs = sizes.batch * sizes.heads * sizes.q_len * (sizes.q_len + 1) // 2
-        rows = [Row(OURS if name == "inside" else name, ms) for name, ms in row.items() if name != "T"]
-        results.append(Result("rope", sizes, pairs, tuple(rows), True))
-    return machine, results
-
-
 def archaeology() -> str:
     """What docs/archaeology.md says."""
-    steps = {name: together(results) for name, _, results in recorded("archaeology")}.get("history", [])
     counted = RESULTS / "profiles.json"
-    machine, turned = outside()
+    kept = {name: (machine, results) for name, machine, results in recorded(*STEPS)}
+    (machine, steps), (_, turned) = (kept.get(name, (Machine("", "", ""), [])) for name in STEPS)
+    steps = together(steps)
     text = (HERE / "archaeology.md.jinja").read_text(encoding="utf-8")
     return jinja2.Template(text, trim_blocks=True, keep_trailing_newline=True).render(
         machine=_where(machine),

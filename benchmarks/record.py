@@ -21,16 +21,23 @@ import pages
 from pages import RESULTS
 from sets import PROFILED, PROFILED_CALL, SETS, SHORT, Set, small
 
-from attnforge import bench, calls, counters, given, plan, profile
-from attnforge.bench import Machine, Result
+from attnforge import bench, calls, counters, emit, given, plan, profile
+from attnforge.bench import Machine, Result, Row
 from attnforge.calls import Sizes
+from attnforge.spec import Spec
+
+
+def made(name: str) -> tuple[Path, Spec, emit.Package]:
+    """A variant by its name or path, and its package."""
+    loaded = given.load([name])
+    ((path, spec),), (package,) = loaded.items(), given.packages(loaded)
+    return path, spec, package
 
 
 def measured(one: Set, clock: bench.Clock | None = None) -> Iterator[Result]:
     """The results of a set."""
     for name in one.specs:
-        loaded = given.load([name])
-        ((_, spec),), (package,) = loaded.items(), given.packages(loaded)
+        _, spec, package = made(name)
         how = {"backward": one.backward, "replays": one.replays}
         yield from bench.run(spec, package, one.sizes, one.peers, clock=clock, **how)
 
@@ -51,7 +58,7 @@ def _call(part: Set) -> None:
         pass
 
 
-def outside(calls_of: Sequence[Sizes] = small(2, SHORT, "fp16"), device: str = "cuda") -> list[dict[str, float]]:
+def outside(calls_of: Sequence[Sizes] = small(2, SHORT, "fp16"), device: str = "cuda") -> list[Result]:
     """What the GPU takes for RoPE inside the package, and for causal attention after PyTorch has turned q and k."""
     import torch
 
@@ -62,31 +69,33 @@ def outside(calls_of: Sequence[Sizes] = small(2, SHORT, "fp16"), device: str = "
 
     compiled = torch.compile(turned, dynamic=True)
     with tempfile.TemporaryDirectory(prefix="attnforge-") as folder, torch.no_grad():
-        loaded = given.load(["rope", "causal"])
-        rope, causal = (bench.functions(package, Path(folder)).attention for package in given.packages(loaded))
+        (_, spec, inside), (_, _, plain) = made("rope"), made("causal")
+        rope, causal = (bench.functions(package, Path(folder)).attention for package in (inside, plain))
 
-        def timed(sizes: Sizes) -> dict[str, float]:
-            call = calls.make(plan.build(next(iter(loaded.values()))), sizes, device)
+        def timed(sizes: Sizes) -> Result:
+            call = calls.make(plan.build(spec), sizes, device)
             (q, k, v), angles = call.operands, (call.keywords["cos"], call.keywords["sin"])
             ways = {
-                "inside": lambda: rope(q, k, v, **call.keywords),
+                bench.OURS: lambda: rope(q, k, v, **call.keywords),
                 "outside, compiled": lambda: causal(compiled(q, *angles), compiled(k, *angles), v),
                 "outside, eager": lambda: causal(turned(q, *angles), turned(k, *angles), v),
                 "without RoPE": lambda: causal(q, k, v),
             }
-            return {"T": sizes.k_len} | {name: bench.replayed(way) for name, way in ways.items()}
+            rows = tuple(Row(name, bench.replayed(way)) for name, way in ways.items())
+            pairs = sizes.batch * sizes.heads * sizes.q_len * (sizes.q_len + 1) // 2
+            return Result("rope", sizes, pairs, rows, replayed=True)
 
         return [timed(sizes) for sizes in calls_of]
 
 
 def profiled(tool: str) -> str:
     """What Nsight Compute counts, as JSON."""
-    found = []
-    for name in PROFILED:
-        loaded = given.load([name])
-        ((path, spec),), (package,) = loaded.items(), given.packages(loaded)
-        found.append(profile.run(path, spec, package, PROFILED_CALL, tool, backward=False))
+    found = [profile.run(*made(name), PROFILED_CALL, tool, backward=False) for name in PROFILED]
     return profile.document(Machine.here(), found)
+
+
+def _keep(name: str, document: str) -> None:
+    (RESULTS / f"{name}.json").write_text(document, encoding="utf-8", newline="\n")
 
 
 def main() -> None:
@@ -105,13 +114,11 @@ def main() -> None:
         for result in measured(SETS[name]):
             print(json.dumps([result.variant, result.sizes.k_len, *((r.name, r.forward_ms) for r in result.rows)]))
             results.append(result)
-        document = bench.document(Machine.here(), results)
-        (RESULTS / f"{name}.json").write_text(document, encoding="utf-8", newline="\n")
+        _keep(name, bench.document(Machine.here(), results))
         if name == "rope":
-            (RESULTS / "rope_outside.json").write_text(json.dumps(outside(), indent=1) + "\n", encoding="utf-8")
+            _keep("rope_outside", bench.document(Machine.here(), outside()))
         if name == "history" and asked.ncu:
-            text = profiled(counters.program(asked.ncu))
-            (RESULTS / "profiles.json").write_text(text, encoding="utf-8", newline="\n")
+            _keep("profiles", profiled(counters.program(asked.ncu)))
     pages.write()
 
 

@@ -22,7 +22,6 @@ class Set:
     sizes: tuple[Sizes, ...]
     backward: bool = True
     replays: bool = False  # what the GPU takes, without the host
-    page: str = "measurements"  # that tells of it
 
 
 def tokens(head_dims: Sequence[int], lengths: Sequence[int] = LENGTHS) -> tuple[Sizes, ...]:
@@ -55,7 +54,7 @@ SETS = {
     "memory": Set("Memory beside naive PyTorch", ("causal",), ("naive",), small(1, SHORT, "bf16")),
     "history": Set(
         "How attention got here", ("causal", "flash2_strided_k", "flash1", str(HERE / "specs" / "causal_late.yaml")),
-        ("naive",), small(2, SHORT, "fp16"), replays=True, page="archaeology",
+        ("naive",), small(2, SHORT, "fp16"), replays=True,
     ),
     "rope": Set("RoPE inside", ("rope",), LIBRARIES, small(2, SHORT, "fp16"), backward=False),
     "rope_replayed": Set("RoPE inside, the GPU's share", ("rope",), LIBRARIES, small(2, SHORT, "fp16"), replays=True),

@@ -117,27 +117,30 @@ def test_a_variant_without_a_backward_pass_is_timed_forward(monkeypatch: pytest.
         assert (row.forward_ms, row.backward_ms, row.forward_mib, row.both_mib, row.note) == (2.0, None, 3.0, None, "")
 
 
+def timed(monkeypatch: pytest.MonkeyPatch, **how: Any) -> Result:
+    """A run of causal attention beside naive PyTorch, the reference in place of the kernels."""
+    monkeypatch.setattr(bench, "functions", lambda *_: SimpleNamespace(attention=reference("causal")))
+    monkeypatch.setattr(bench, "_peak", lambda _: 3.0)
+    package = emit.Package("causal", "", Path(), {})
+    (result,) = bench.run(shipped("causal"), package, [SMALL], ["naive"], device="cpu", **how)
+    return result
+
+
 @pytest.mark.parametrize("backward", [False, True])
 def test_a_forward_pass_by_itself_is_timed_without_gradients(backward: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     enabled: list[bool] = []
-    monkeypatch.setattr(bench, "functions", lambda *_: SimpleNamespace(attention=reference("causal")))
     monkeypatch.setattr(bench, "milliseconds", lambda _: enabled.append(torch.is_grad_enabled()) or 2.0)
-    monkeypatch.setattr(bench, "_peak", lambda _: 3.0)
-    package = emit.Package("causal", "", Path(), {})
-    (result,) = bench.run(shipped("causal"), package, [SMALL], ["naive"], backward=backward, device="cpu")
+    result = timed(monkeypatch, backward=backward)
     assert [row.note for row in result.rows] == ["", ""]
     assert enabled == [backward] * (4 if backward else 2) and torch.is_grad_enabled()
 
 
 def test_replays_are_timed_by_a_clock_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "functions", lambda *_: SimpleNamespace(attention=reference("causal")))
     monkeypatch.setattr(bench, "replayed", lambda _: torch.is_grad_enabled() or 2.0)
-    monkeypatch.setattr(bench, "_peak", lambda _: 3.0)
-    package = emit.Package("causal", "", Path(), {})
-    (result,) = bench.run(shipped("causal"), package, [SMALL], ["naive"], replays=True, device="cpu")
+    result = timed(monkeypatch, replays=True)
     assert result.replayed and [row.forward_ms for row in result.rows] == [2.0, 2.0]
     assert [row.backward_ms for row in result.rows] == [None, None]
-    (result,) = bench.run(shipped("causal"), package, [SMALL], ["naive"], device="cpu", clock=lambda _: 7.0)
+    result = timed(monkeypatch, clock=lambda _: 7.0)
     assert not result.replayed and {row.backward_ms for row in result.rows} == {7.0}
 
 

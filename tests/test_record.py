@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -43,7 +42,9 @@ def test_rope_outside_is_what_rope_inside_is(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
     monkeypatch.setattr(bench, "replayed", lambda function: found.append(function()) or float(len(found)))
     rows = record.outside([Sizes(1, 20, 20, 2, 2, 16, 16, "fp32")], "cpu")
-    assert rows == [{"T": 20, "inside": 1, "outside, compiled": 2, "outside, eager": 3, "without RoPE": 4}]
+    assert [(result.sizes.k_len, result.pairs, result.replayed) for result in rows] == [(20, 2 * 210, True)]
+    took = {row.name: row.forward_ms for row in rows[0].rows}
+    assert took == {"attnforge": 1, "outside, compiled": 2, "outside, eager": 3, "without RoPE": 4}
     inside, compiled, eager, without = found
     assert torch.allclose(inside, compiled, atol=1e-5) and torch.allclose(inside, eager, atol=1e-5)
     assert not torch.allclose(inside, without, atol=1e-2)
@@ -67,8 +68,8 @@ def test_steps_stand_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     results = [Result(name, sizes, 10**9, (Row(bench.OURS, ms), Row("naive", 0.5)), True) for name, ms in took.items()]
     (tmp_path / "history.json").write_text(bench.document(Machine("a card", "2.11", "3.6"), results))
     machine = Machine("a card", "2.11", "3.6")
-    (tmp_path / "rope.json").write_text(bench.document(machine, results[:1]))
-    (tmp_path / "rope_outside.json").write_text(json.dumps([{"T": 512, "inside": 0.0204, "without RoPE": 0.0125}]))
+    beside = Result("rope", sizes, 10**9, (Row(bench.OURS, 0.0204), Row("without RoPE", 0.0125)), True)
+    (tmp_path / "rope_outside.json").write_text(bench.document(machine, [beside]))
     reading = Reading("forward", seconds=1e-4, read=2.0**20, written=2.0**21, stalls={"barrier": 0.5, "wait": 0.25})
     launch = profile.Launch("forward", reading, profile.Least("forward", 2**19, 2**20))
     counted = profile.Profile("flash1", PROFILED_CALL, (launch,))

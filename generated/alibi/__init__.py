@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2ff89303ed11b458
-#   text hash     49c548d15b7c9ffb
+#   content hash  2138d9c936a05be5
+#   text hash     b3f6615873c4e212
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

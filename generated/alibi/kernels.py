@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2ff89303ed11b458
-#   text hash     55b0bfc54e9cbbb0
+#   content hash  2138d9c936a05be5
+#   text hash     222e5c8faf5f6b35
 #   render with   attnforge render specs/alibi.yaml
 """The kernels: Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  cc6228a5cea8d507
-#   text hash     6f2f30544f3fabd2
+#   content hash  4fdce5a28aeaabb7
+#   text hash     b330272fd4ea5dbb
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

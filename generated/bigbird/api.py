@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  cc6228a5cea8d507
-#   text hash     cbfe7a60fee09945
+#   content hash  4fdce5a28aeaabb7
+#   text hash     a1312524cfb31f1d
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

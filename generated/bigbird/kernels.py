@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  cc6228a5cea8d507
-#   text hash     00c630e8f045c3fd
+#   content hash  4fdce5a28aeaabb7
+#   text hash     e6d28cd433bcf8c2
 #   render with   attnforge render specs/bigbird.yaml
 """The kernels: A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  cc6228a5cea8d507
-#   text hash     d4137e7b9e0993b3
+#   content hash  4fdce5a28aeaabb7
+#   text hash     9c9d97a983078107
 #   render with   attnforge render specs/bigbird.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

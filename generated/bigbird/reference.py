@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  cc6228a5cea8d507
-#   text hash     a12f4c8a510d1d54
+#   content hash  4fdce5a28aeaabb7
+#   text hash     8d7d3c34838d7fde
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

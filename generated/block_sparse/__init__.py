@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b3d3058cae86b588
-#   text hash     1ed4ad8a24cd2fb8
+#   content hash  99cb82b0bfd5e67e
+#   text hash     1316b4e2f6019067
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b3d3058cae86b588
-#   text hash     99a14e3af9371524
+#   content hash  99cb82b0bfd5e67e
+#   text hash     157ac3c7500d9758
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b3d3058cae86b588
-#   text hash     f68d7bb4759c6b7c
+#   content hash  99cb82b0bfd5e67e
+#   text hash     bb81fb5919eb92bc
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernels: Attention between the blocks of 64 positions that a mask allows.
 

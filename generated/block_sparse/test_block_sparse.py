@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b3d3058cae86b588
-#   text hash     19707e95c6cb0cf0
+#   content hash  99cb82b0bfd5e67e
+#   text hash     e41f816f2970651f
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  434b1462a8bf3adf
-#   text hash     d7ebc1f936391bce
+#   content hash  7610c8f2ec2e9626
+#   text hash     e32ca5f198d02a39
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

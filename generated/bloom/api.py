@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  434b1462a8bf3adf
-#   text hash     b4fa284f30ebad64
+#   content hash  7610c8f2ec2e9626
+#   text hash     9bda09311b8cb464
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

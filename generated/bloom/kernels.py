@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  434b1462a8bf3adf
-#   text hash     91d5c92458fd9acf
+#   content hash  7610c8f2ec2e9626
+#   text hash     b4ccf3cc348b1f4d
 #   render with   attnforge render specs/bloom.yaml
 """The kernels: Causal attention with linear biases and as many key heads as query heads.
 

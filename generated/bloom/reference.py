@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  434b1462a8bf3adf
-#   text hash     db1ae87cee8eebca
+#   content hash  7610c8f2ec2e9626
+#   text hash     d281f8b1489097bd
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

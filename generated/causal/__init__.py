@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a148bcb820d4e06a
-#   text hash     f52f796fe397902b
+#   content hash  07f746e5127f9579
+#   text hash     d49b458216e9b952
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a148bcb820d4e06a
-#   text hash     7f271d1de54fc314
+#   content hash  07f746e5127f9579
+#   text hash     c4e8b08036655a5a
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a148bcb820d4e06a
-#   text hash     af302d792cdd445a
+#   content hash  07f746e5127f9579
+#   text hash     502d9cac30333747
 #   render with   attnforge render specs/causal.yaml
 """The kernels: Causal attention with grouped heads.
 

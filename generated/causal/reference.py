@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a148bcb820d4e06a
-#   text hash     68577cb73aa9ae03
+#   content hash  07f746e5127f9579
+#   text hash     27c68911e4fe6c2e
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

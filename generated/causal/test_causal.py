@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a148bcb820d4e06a
-#   text hash     8b659688af2589e2
+#   content hash  07f746e5127f9579
+#   text hash     ba90e65e6cc026fe
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

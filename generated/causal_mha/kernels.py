@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7f8c082e7f4b33fc
-#   text hash     446b15cfffa92f5c
+#   content hash  5c5f76c198e2c401
+#   text hash     d9e4334ddfd71e4a
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernels: Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7f8c082e7f4b33fc
-#   text hash     413ea6ca82006ae0
+#   content hash  5c5f76c198e2c401
+#   text hash     cb354197ef87af8a
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e1041017231c5999
-#   text hash     bf88e54bf5c01b4c
+#   content hash  a920ec6a90ad7622
+#   text hash     41e41909332c95e7
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

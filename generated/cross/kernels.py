@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e1041017231c5999
-#   text hash     4a1075ff0d968ed5
+#   content hash  a920ec6a90ad7622
+#   text hash     eee5a795746afe40
 #   render with   attnforge render specs/cross.yaml
 """The kernels: Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e1041017231c5999
-#   text hash     341c5c809c4a79b1
+#   content hash  a920ec6a90ad7622
+#   text hash     f24e82aeb9c9e310
 #   render with   attnforge render specs/cross.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e1041017231c5999
-#   text hash     314f44dd684e71ef
+#   content hash  a920ec6a90ad7622
+#   text hash     1f62a312a3905a90
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

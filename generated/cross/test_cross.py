@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e1041017231c5999
-#   text hash     0d5e8c4d3a3fb3f5
+#   content hash  a920ec6a90ad7622
+#   text hash     7272fd85bf011f91
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  3c58bf9080f0fddf
-#   text hash     c5eec95348edbc57
+#   content hash  151d9a507cc4f142
+#   text hash     b53a1087a3432009
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

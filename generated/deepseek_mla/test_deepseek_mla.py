@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  3c58bf9080f0fddf
-#   text hash     2601acd444d62d6c
+#   content hash  151d9a507cc4f142
+#   text hash     c11dedcb91335404
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c7ab2e10187d4611
-#   text hash     a082f3937dc526a4
+#   content hash  f591f0b7895a7052
+#   text hash     90fd3a5ecdcb4452
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

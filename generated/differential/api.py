@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c7ab2e10187d4611
-#   text hash     d41917a8f702a8f9
+#   content hash  f591f0b7895a7052
+#   text hash     2ed9f1dbbd439716
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

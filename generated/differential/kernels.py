@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c7ab2e10187d4611
-#   text hash     bb74d2b4e6126520
+#   content hash  f591f0b7895a7052
+#   text hash     f32353d412ed5a7c
 #   render with   attnforge render specs/differential.yaml
 """The kernels: One of the two maps of differential attention, called once for each and subtracted.
 

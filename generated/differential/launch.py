@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c7ab2e10187d4611
-#   text hash     5e4129fb336475f5
+#   content hash  f591f0b7895a7052
+#   text hash     7d4ccfd454bd0f9e
 #   render with   attnforge render specs/differential.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

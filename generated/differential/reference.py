@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c7ab2e10187d4611
-#   text hash     c84100aec5a7424a
+#   content hash  f591f0b7895a7052
+#   text hash     996ad4d300651c93
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3a29d2045924f017
-#   text hash     2cd3ac96c24e54ce
+#   content hash  bd10410d95a8e3a5
+#   text hash     19d49af4dc273ff6
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3a29d2045924f017
-#   text hash     17b2800bd48e64c8
+#   content hash  bd10410d95a8e3a5
+#   text hash     ca2c43994e40d412
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

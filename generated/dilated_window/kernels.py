@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3a29d2045924f017
-#   text hash     da658394da11a781
+#   content hash  bd10410d95a8e3a5
+#   text hash     e507ab9a512b2d18
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernels: Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3a29d2045924f017
-#   text hash     ff399d530553ec44
+#   content hash  bd10410d95a8e3a5
+#   text hash     0c345be5813545bf
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3a29d2045924f017
-#   text hash     63211a027c31818a
+#   content hash  bd10410d95a8e3a5
+#   text hash     5845a9bd0c3ecfc9
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  352d21fc670da419
-#   text hash     dc536ddc8b390668
+#   content hash  1dcd8f92cfbfbdc3
+#   text hash     ddc9c8c4b610fb44
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  352d21fc670da419
-#   text hash     81297387513866d8
+#   content hash  1dcd8f92cfbfbdc3
+#   text hash     f79bbab8417e1700
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

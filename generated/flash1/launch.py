@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  352d21fc670da419
-#   text hash     6e44c6aa766f74fe
+#   content hash  1dcd8f92cfbfbdc3
+#   text hash     e31ab18d71489f73
 #   render with   attnforge render specs/flash1.yaml
 """Launches the kernels as operators that PyTorch can compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  352d21fc670da419
-#   text hash     952228fe5409fb9b
+#   content hash  1dcd8f92cfbfbdc3
+#   text hash     1e9708574cd24585
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  0778fbf199bb850a
-#   text hash     40c9349d001ab097
+#   content hash  8d43790cadb145f1
+#   text hash     0ae07fc7451b5a1b
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

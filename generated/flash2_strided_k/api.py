@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  0778fbf199bb850a
-#   text hash     587c7ddfa09a2abe
+#   content hash  8d43790cadb145f1
+#   text hash     24f2d31e8d0eb6c8
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  0778fbf199bb850a
-#   text hash     c5efa605e78bbc33
+#   content hash  8d43790cadb145f1
+#   text hash     4996341a3a9931e2
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  62a51d0e411d427d
-#   text hash     23815b43191d8180
+#   content hash  2abc821e6063be7c
+#   text hash     72fdea527156dfe0
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  62a51d0e411d427d
-#   text hash     9e2599abe3968c0b
+#   content hash  2abc821e6063be7c
+#   text hash     2733f54fda70fdc2
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  62a51d0e411d427d
-#   text hash     1e336ec332c371fe
+#   content hash  2abc821e6063be7c
+#   text hash     0e9ede5cba55216e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

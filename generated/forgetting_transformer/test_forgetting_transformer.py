@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  62a51d0e411d427d
-#   text hash     803e98256ade5575
+#   content hash  2abc821e6063be7c
+#   text hash     49a8ab92a1de5ec2
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d7620b726b14b872
-#   text hash     fd4f4875ee97c172
+#   content hash  48a28d89d19e4c42
+#   text hash     6ace3ad74ce54b0d
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

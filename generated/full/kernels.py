@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d7620b726b14b872
-#   text hash     3978be436c71afb1
+#   content hash  48a28d89d19e4c42
+#   text hash     09f54d4edd3e8075
 #   render with   attnforge render specs/full.yaml
 """The kernels: Softmax attention without a mask.
 

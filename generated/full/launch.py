@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d7620b726b14b872
-#   text hash     25cdc14d2253e2d1
+#   content hash  48a28d89d19e4c42
+#   text hash     d426860d87427415
 #   render with   attnforge render specs/full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

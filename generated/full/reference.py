@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d7620b726b14b872
-#   text hash     18b674c12348bd63
+#   content hash  48a28d89d19e4c42
+#   text hash     1054e8e674789ea8
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  11032878b2fa22e3
-#   text hash     f20570ea8945ca57
+#   content hash  eb0ece79ea6c361e
+#   text hash     910b908b7f25da92
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

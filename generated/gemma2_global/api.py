@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  11032878b2fa22e3
-#   text hash     cf93a7aea926b9e5
+#   content hash  eb0ece79ea6c361e
+#   text hash     eee18ac4ce2babd8
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

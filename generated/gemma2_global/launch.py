@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  11032878b2fa22e3
-#   text hash     8087389ea7a68baa
+#   content hash  eb0ece79ea6c361e
+#   text hash     717e46f7c7ee6c23
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

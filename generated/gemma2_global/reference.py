@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  11032878b2fa22e3
-#   text hash     fa40374392044503
+#   content hash  eb0ece79ea6c361e
+#   text hash     bdcbe86e5b7469ff
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  11032878b2fa22e3
-#   text hash     683d5cde5c66f8c2
+#   content hash  eb0ece79ea6c361e
+#   text hash     1374cf880de6a48e
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4ce057b267b0bc96
-#   text hash     d09f755e48b50a4f
+#   content hash  87ba46e105295494
+#   text hash     ff9fa769d88be02d
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4ce057b267b0bc96
-#   text hash     caa6062302968eec
+#   content hash  87ba46e105295494
+#   text hash     d0d9f89119762c3b
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernels: The local layers of Gemma 2, with a window and capped scores.
 

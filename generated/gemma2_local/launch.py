@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4ce057b267b0bc96
-#   text hash     887af053197bb630
+#   content hash  87ba46e105295494
+#   text hash     12d9f5103055c38b
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

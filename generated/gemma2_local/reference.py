@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4ce057b267b0bc96
-#   text hash     0716330e68c1127a
+#   content hash  87ba46e105295494
+#   text hash     09d03b90d2450fd7
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  d95c0b7ac8bd158c
-#   text hash     819a84365f95e151
+#   content hash  c0c025c246cd2096
+#   text hash     5737a3ae70260bbf
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  d95c0b7ac8bd158c
-#   text hash     feefbaf039c4cd2f
+#   content hash  c0c025c246cd2096
+#   text hash     d2071f4dd6223cfc
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

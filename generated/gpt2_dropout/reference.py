@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  d95c0b7ac8bd158c
-#   text hash     07204baa9a20f52e
+#   content hash  c0c025c246cd2096
+#   text hash     546ac5418932b6a5
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  d95c0b7ac8bd158c
-#   text hash     5e1dd660aa7f9576
+#   content hash  c0c025c246cd2096
+#   text hash     23002bd558c7803e
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

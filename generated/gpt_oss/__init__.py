@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  7f06a94f38779580
-#   text hash     8c8781c3045d3eaa
+#   content hash  4138c0de6cf40e2e
+#   text hash     e12e548377bcfdb7
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

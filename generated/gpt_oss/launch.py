@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  7f06a94f38779580
-#   text hash     d0796c1c4ec6cdcc
+#   content hash  4138c0de6cf40e2e
+#   text hash     4a9c0f1fa8e80b6e
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f63e8e35742c7745
-#   text hash     ab96c1b9fdd1ac1a
+#   content hash  84bef7ee0293cd79
+#   text hash     b4378f032483c30d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernels: The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f63e8e35742c7745
-#   text hash     2bcd0b8cf498655d
+#   content hash  84bef7ee0293cd79
+#   text hash     6aedb63e8c3b3d00
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

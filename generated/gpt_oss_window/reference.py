@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f63e8e35742c7745
-#   text hash     8e47a64a447266b2
+#   content hash  84bef7ee0293cd79
+#   text hash     aaca0b37a12de10e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

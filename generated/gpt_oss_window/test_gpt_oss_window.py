@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f63e8e35742c7745
-#   text hash     0021a6b7704adb0c
+#   content hash  84bef7ee0293cd79
+#   text hash     f6deabc31ed6e5ff
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  34d5f468754a7b40
-#   text hash     df2db718faa52f34
+#   content hash  381f65a8788460e7
+#   text hash     9822c9daace96074
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  34d5f468754a7b40
-#   text hash     4695d18f0025ba2d
+#   content hash  381f65a8788460e7
+#   text hash     f5345450985e8574
 #   render with   attnforge render specs/kerple.yaml
 """The kernels: Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  34d5f468754a7b40
-#   text hash     1d204fd5e9a625c7
+#   content hash  381f65a8788460e7
+#   text hash     a30a5f98746a252b
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

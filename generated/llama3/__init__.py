@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c594793f92bf04e2
-#   text hash     f6ede9244bb8fdde
+#   content hash  9c7a29262d4c6d3d
+#   text hash     7d81e10565765017
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c594793f92bf04e2
-#   text hash     7a95c4a42fa65b2d
+#   content hash  9c7a29262d4c6d3d
+#   text hash     596aa2a7ef7b5973
 #   render with   attnforge render specs/llama3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c594793f92bf04e2
-#   text hash     61ce37c48398f3a3
+#   content hash  9c7a29262d4c6d3d
+#   text hash     be1ea45787954e5f
 #   render with   attnforge render specs/llama3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

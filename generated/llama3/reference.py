@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c594793f92bf04e2
-#   text hash     695c226cb940bbeb
+#   content hash  9c7a29262d4c6d3d
+#   text hash     24ab2582ffc80650
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c594793f92bf04e2
-#   text hash     d90b6bce6a055795
+#   content hash  9c7a29262d4c6d3d
+#   text hash     5b32cdef17d327f8
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

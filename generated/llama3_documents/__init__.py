@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  3c80938d7f95e4dd
-#   text hash     f7c53ed6a42276bd
+#   content hash  44da7b9f79bbc8e7
+#   text hash     bc9d444c9e6ccc66
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  3c80938d7f95e4dd
-#   text hash     a9264d202bfa7726
+#   content hash  44da7b9f79bbc8e7
+#   text hash     3cdedd1fbab9a082
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernels: Llama 3 on documents packed into one row, none of which sees another.
 

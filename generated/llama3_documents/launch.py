@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  3c80938d7f95e4dd
-#   text hash     191cb189743c430d
+#   content hash  44da7b9f79bbc8e7
+#   text hash     bc7bb188d7c88b1d
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  3c80938d7f95e4dd
-#   text hash     398164383533cb26
+#   content hash  44da7b9f79bbc8e7
+#   text hash     49f26033947e2da4
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

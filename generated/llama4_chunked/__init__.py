@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  814c4145613ee630
-#   text hash     3e8c188cb0e371b7
+#   content hash  04096c91fdff00e4
+#   text hash     cc5edcb11e1d5126
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

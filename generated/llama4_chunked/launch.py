@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  814c4145613ee630
-#   text hash     b6cabe2af149855f
+#   content hash  04096c91fdff00e4
+#   text hash     7775ac1308cf917e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

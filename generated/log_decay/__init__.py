@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  85811d5c97bc58e4
-#   text hash     dbb363add2dcf3d2
+#   content hash  8bca3cbe6982c4f8
+#   text hash     2ec1a4c69cfa92eb
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

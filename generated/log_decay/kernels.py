@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  85811d5c97bc58e4
-#   text hash     4c8705dade0259fa
+#   content hash  8bca3cbe6982c4f8
+#   text hash     acd4fa769fa938b0
 #   render with   attnforge render specs/log_decay.yaml
 """The kernels: Causal attention that forgets by a decay learned for each token and head.
 

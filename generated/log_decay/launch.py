@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  85811d5c97bc58e4
-#   text hash     5dfadff05ea6b819
+#   content hash  8bca3cbe6982c4f8
+#   text hash     169637e8df4fe999
 #   render with   attnforge render specs/log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  85811d5c97bc58e4
-#   text hash     0189741e63b8d0ad
+#   content hash  8bca3cbe6982c4f8
+#   text hash     45c2d955aab47b6a
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  85811d5c97bc58e4
-#   text hash     9d2648ffa52ab1f5
+#   content hash  8bca3cbe6982c4f8
+#   text hash     ccbdb659c3844103
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

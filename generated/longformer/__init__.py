@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d5643890c1ce4a57
-#   text hash     bd1dd654a789a0c1
+#   content hash  b3de57654dc09e5f
+#   text hash     d697731e0a52c6d4
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d5643890c1ce4a57
-#   text hash     da3133ce2b452571
+#   content hash  b3de57654dc09e5f
+#   text hash     0a3450a281dece48
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d5643890c1ce4a57
-#   text hash     422368023828f1af
+#   content hash  b3de57654dc09e5f
+#   text hash     6ba0f2323be3fa7e
 #   render with   attnforge render specs/longformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

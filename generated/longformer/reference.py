@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d5643890c1ce4a57
-#   text hash     3d0a837ff53b2cb1
+#   content hash  b3de57654dc09e5f
+#   text hash     2451bb1dc95f4d65
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d5643890c1ce4a57
-#   text hash     f069b1a190a97804
+#   content hash  b3de57654dc09e5f
+#   text hash     f97c7dfe9a39ba24
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  beb9daf40ef0d97d
-#   text hash     0a6405bb60eda6e7
+#   content hash  22cc21cc4d967248
+#   text hash     af227bf6014b4e10
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  beb9daf40ef0d97d
-#   text hash     df75c7c9562eb5ca
+#   content hash  22cc21cc4d967248
+#   text hash     ea3074f441c9a8b5
 #   render with   attnforge render specs/mistral.yaml
 """The kernels: Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  beb9daf40ef0d97d
-#   text hash     c0b0d2086710e9a4
+#   content hash  22cc21cc4d967248
+#   text hash     6297b1b4d74b4469
 #   render with   attnforge render specs/mistral.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  beb9daf40ef0d97d
-#   text hash     e47fa996e3fe76d6
+#   content hash  22cc21cc4d967248
+#   text hash     a77f55804007a3cf
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  beb9daf40ef0d97d
-#   text hash     e06dceac2ef1b707
+#   content hash  22cc21cc4d967248
+#   text hash     022beaa6792ed0b8
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

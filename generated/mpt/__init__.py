@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  cfb2c8639401343f
-#   text hash     2f1a9cc68a6bdbaf
+#   content hash  c7d766d30768153f
+#   text hash     887a25864b9c8e50
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

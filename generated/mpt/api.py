@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  cfb2c8639401343f
-#   text hash     78f82f9e904f5b53
+#   content hash  c7d766d30768153f
+#   text hash     ae6c813fd4ff35f4
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  cfb2c8639401343f
-#   text hash     31e56b4c81daffb1
+#   content hash  c7d766d30768153f
+#   text hash     d1fa4913abfdaf6c
 #   render with   attnforge render specs/mpt.yaml
 """The kernels: Attention with a prefix and linear biases.
 

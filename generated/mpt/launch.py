@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  cfb2c8639401343f
-#   text hash     e5d6bedf3f818ec8
+#   content hash  c7d766d30768153f
+#   text hash     603d82f8c1d1c119
 #   render with   attnforge render specs/mpt.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  cfb2c8639401343f
-#   text hash     811fdf58b72efb90
+#   content hash  c7d766d30768153f
+#   text hash     981b700314ff832a
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

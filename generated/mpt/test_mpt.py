@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  cfb2c8639401343f
-#   text hash     d6746db724d148be
+#   content hash  c7d766d30768153f
+#   text hash     7ab2097374d4ae0f
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  61ccee59991409b8
-#   text hash     8abbdbf195732678
+#   content hash  7a364232ae4880b3
+#   text hash     33feab819c61ea50
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  61ccee59991409b8
-#   text hash     736d17d527956242
+#   content hash  7a364232ae4880b3
+#   text hash     526cf85c950ce5d5
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

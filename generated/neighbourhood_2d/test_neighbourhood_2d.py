@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  61ccee59991409b8
-#   text hash     d024665fcd95baeb
+#   content hash  7a364232ae4880b3
+#   text hash     499236e3cd67b7cc
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  2aaa00b8b498fd07
-#   text hash     7eed75c28e9ff250
+#   content hash  e92f577a5173ef36
+#   text hash     448c090e2275d385
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  2aaa00b8b498fd07
-#   text hash     ac1b8d633e47b9fa
+#   content hash  e92f577a5173ef36
+#   text hash     c20b379031b84c28
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

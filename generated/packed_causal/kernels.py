@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  2aaa00b8b498fd07
-#   text hash     aceab926de1e6e27
+#   content hash  e92f577a5173ef36
+#   text hash     bce936fd90473125
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernels: Causal attention for sequences packed into one tensor.
 

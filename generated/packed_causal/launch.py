@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  2aaa00b8b498fd07
-#   text hash     a967d88c97442f89
+#   content hash  e92f577a5173ef36
+#   text hash     422a8bda0021d08f
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

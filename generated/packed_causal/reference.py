@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  2aaa00b8b498fd07
-#   text hash     c00aedbc762d9e4c
+#   content hash  e92f577a5173ef36
+#   text hash     261427d9801b5a3f
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

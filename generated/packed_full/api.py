@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  365ee3910a7869a6
-#   text hash     25cf6a70ad73e09d
+#   content hash  a644aa37239ca20c
+#   text hash     00345fb25faf2202
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  365ee3910a7869a6
-#   text hash     06dbd54b5d547ca6
+#   content hash  a644aa37239ca20c
+#   text hash     5505914dc671211e
 #   render with   attnforge render specs/packed_full.yaml
 """The kernels: Softmax attention without a mask, for sequences packed into one tensor.
 

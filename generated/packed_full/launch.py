@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  365ee3910a7869a6
-#   text hash     0911ca847001a13b
+#   content hash  a644aa37239ca20c
+#   text hash     7ab8c2b13723d491
 #   render with   attnforge render specs/packed_full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

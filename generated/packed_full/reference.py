@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  365ee3910a7869a6
-#   text hash     e460f5d6b673e0ac
+#   content hash  a644aa37239ca20c
+#   text hash     6d87bd395feedece
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

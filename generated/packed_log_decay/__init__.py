@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4dc5b73de6fa54ea
-#   text hash     ded72ac6ab08b36f
+#   content hash  19ba9ab84cecd2d4
+#   text hash     4c76b57b82d7ffc4
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

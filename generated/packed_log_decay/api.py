@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4dc5b73de6fa54ea
-#   text hash     3c0cc22cdf9c987d
+#   content hash  19ba9ab84cecd2d4
+#   text hash     82aff35145ef7be8
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4dc5b73de6fa54ea
-#   text hash     707e99ae6e220bad
+#   content hash  19ba9ab84cecd2d4
+#   text hash     cb40d7aab25025b0
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The kernels: Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

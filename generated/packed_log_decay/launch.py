@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4dc5b73de6fa54ea
-#   text hash     03aa8bc4fd18b25f
+#   content hash  19ba9ab84cecd2d4
+#   text hash     6efaac6693c8759b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

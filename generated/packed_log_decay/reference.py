@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4dc5b73de6fa54ea
-#   text hash     17a256cdf823e2e7
+#   content hash  19ba9ab84cecd2d4
+#   text hash     442ab97febc91317
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e693f9bde30801dc
-#   text hash     6a0027ff0af6cedf
+#   content hash  73840b3d0d03b0d0
+#   text hash     a1bfed3d7a1fca9a
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

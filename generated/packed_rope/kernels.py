@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e693f9bde30801dc
-#   text hash     dc120c1b88be91e0
+#   content hash  73840b3d0d03b0d0
+#   text hash     77bcfae39c58883b
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernels: Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e693f9bde30801dc
-#   text hash     4861fa2390536788
+#   content hash  73840b3d0d03b0d0
+#   text hash     0ae2c9f55198ec0b
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

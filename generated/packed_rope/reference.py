@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e693f9bde30801dc
-#   text hash     ac8c3f40eefb37a1
+#   content hash  73840b3d0d03b0d0
+#   text hash     3c5b0201506d2419
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  951108e8e2b325b9
-#   text hash     85cd99ec8ffd2710
+#   content hash  06807994d275f78d
+#   text hash     33be78342b512a27
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

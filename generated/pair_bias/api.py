@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  951108e8e2b325b9
-#   text hash     aa0c74d61e55bea1
+#   content hash  06807994d275f78d
+#   text hash     353bb5ff5343e7a5
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

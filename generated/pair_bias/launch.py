@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  951108e8e2b325b9
-#   text hash     846aaa1cfc282afb
+#   content hash  06807994d275f78d
+#   text hash     410ff3c5919b96d7
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  951108e8e2b325b9
-#   text hash     737bc626602e4500
+#   content hash  06807994d275f78d
+#   text hash     50391d55578a1afd
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  7449b251d1e21ad5
-#   text hash     af103976a5571234
+#   content hash  8143057e8bc91281
+#   text hash     bc33b307d439023d
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

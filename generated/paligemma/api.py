@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  7449b251d1e21ad5
-#   text hash     b6cb978a09f1f212
+#   content hash  8143057e8bc91281
+#   text hash     2a87318e38053cc5
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

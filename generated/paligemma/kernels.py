@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  7449b251d1e21ad5
-#   text hash     ba1000ed4222813a
+#   content hash  8143057e8bc91281
+#   text hash     6e7d63951bf98bf6
 #   render with   attnforge render specs/paligemma.yaml
 """The kernels: An image and a prompt that all see as a prefix, and text that sees causally.
 

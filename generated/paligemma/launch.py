@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  7449b251d1e21ad5
-#   text hash     ab385819bb333ad0
+#   content hash  8143057e8bc91281
+#   text hash     2b0428457e193afd
 #   render with   attnforge render specs/paligemma.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  7449b251d1e21ad5
-#   text hash     faa0b5f738574f5e
+#   content hash  8143057e8bc91281
+#   text hash     47e01d4425d2b898
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

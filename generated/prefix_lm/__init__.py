@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f3cab004e8ee799f
-#   text hash     c90ed1ea73454200
+#   content hash  56c08134ba06b294
+#   text hash     cd5ad1a0a60014eb
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

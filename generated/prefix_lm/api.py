@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f3cab004e8ee799f
-#   text hash     e8ad9ec6aef2dc4b
+#   content hash  56c08134ba06b294
+#   text hash     9f2a6b53f22083d4
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f3cab004e8ee799f
-#   text hash     5559817a8d6961a6
+#   content hash  56c08134ba06b294
+#   text hash     b58fef6a894ea1ea
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernels: Causal attention with a prefix, of each sequence's own length, that every query sees.
 

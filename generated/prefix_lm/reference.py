@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f3cab004e8ee799f
-#   text hash     d674caf18ed9cb0d
+#   content hash  56c08134ba06b294
+#   text hash     a0107cd06c13d9b1
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

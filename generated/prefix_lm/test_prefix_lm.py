@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f3cab004e8ee799f
-#   text hash     9cebc91f69956d09
+#   content hash  56c08134ba06b294
+#   text hash     93dc4043297ac483
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9abf76ee6627c147
-#   text hash     9405d3481db5224e
+#   content hash  891864179b1c52ad
+#   text hash     13f7a45ea1af37ef
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

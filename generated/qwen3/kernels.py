@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9abf76ee6627c147
-#   text hash     ad057c4caee1b7c8
+#   content hash  891864179b1c52ad
+#   text hash     cc9e8477e2de231d
 #   render with   attnforge render specs/qwen3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

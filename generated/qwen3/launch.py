@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9abf76ee6627c147
-#   text hash     8649ec305fd59b45
+#   content hash  891864179b1c52ad
+#   text hash     f18f29df8617b5ab
 #   render with   attnforge render specs/qwen3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9abf76ee6627c147
-#   text hash     9e3e0f34ab0e3064
+#   content hash  891864179b1c52ad
+#   text hash     86741992454fc379
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9abf76ee6627c147
-#   text hash     64d443e7099b684c
+#   content hash  891864179b1c52ad
+#   text hash     d8ee58c678406600
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

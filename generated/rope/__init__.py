@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a90c5a61fb764a31
-#   text hash     2041ae18923fa27a
+#   content hash  c89dbd0baada27ec
+#   text hash     6b2bfa8ccb5203cc
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

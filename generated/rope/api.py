@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a90c5a61fb764a31
-#   text hash     831e85aa820a994a
+#   content hash  c89dbd0baada27ec
+#   text hash     239728f68c6148f4
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

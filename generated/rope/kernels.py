@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a90c5a61fb764a31
-#   text hash     a62b684ecc55565b
+#   content hash  c89dbd0baada27ec
+#   text hash     a6d6920cfa537878
 #   render with   attnforge render specs/rope.yaml
 """The kernels: Causal attention with rotary embedding, and as many key heads as query heads.
 

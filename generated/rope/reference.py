@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a90c5a61fb764a31
-#   text hash     dc99a1cd04a33515
+#   content hash  c89dbd0baada27ec
+#   text hash     3986ad1adc1b68f1
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

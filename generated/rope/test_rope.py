@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a90c5a61fb764a31
-#   text hash     81d9f1e80722e28c
+#   content hash  c89dbd0baada27ec
+#   text hash     4a053de94a7622b1
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c6098d0b1d01f7a0
-#   text hash     5938771aa5f57788
+#   content hash  36cbdc7c657d7e92
+#   text hash     bc65a25d1171328e
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c6098d0b1d01f7a0
-#   text hash     f41abed2eb352b42
+#   content hash  36cbdc7c657d7e92
+#   text hash     be520b1329dc936e
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c6098d0b1d01f7a0
-#   text hash     14ddb1e083acbceb
+#   content hash  36cbdc7c657d7e92
+#   text hash     ff9c080886403909
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads.
 

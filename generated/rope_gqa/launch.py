@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c6098d0b1d01f7a0
-#   text hash     9d53904ba2c64589
+#   content hash  36cbdc7c657d7e92
+#   text hash     23d5eb2ced6b8083
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

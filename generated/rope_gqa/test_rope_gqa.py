@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c6098d0b1d01f7a0
-#   text hash     64630d57c3ae43d2
+#   content hash  36cbdc7c657d7e92
+#   text hash     a519eaece5a939ba
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

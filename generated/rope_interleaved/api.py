@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  5fc35364955e789b
-#   text hash     6e719e56f8892688
+#   content hash  d3c139cad3b7dabe
+#   text hash     2123f5115bca59b3
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  5fc35364955e789b
-#   text hash     0ff2e538ec5c7f79
+#   content hash  d3c139cad3b7dabe
+#   text hash     42e05d762d0c8927
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernels: Causal attention with rotary embedding of neighbouring components.
 

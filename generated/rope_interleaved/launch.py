@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  5fc35364955e789b
-#   text hash     1c72a542a5a40747
+#   content hash  d3c139cad3b7dabe
+#   text hash     8ec504255078beeb
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  5fc35364955e789b
-#   text hash     d1fae7faab254590
+#   content hash  d3c139cad3b7dabe
+#   text hash     fb8780bda59743c7
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  5fc35364955e789b
-#   text hash     69226b1c6268ba13
+#   content hash  d3c139cad3b7dabe
+#   text hash     9bedd5366b03953d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

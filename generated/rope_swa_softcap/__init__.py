@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  df14ec1af99e54cd
-#   text hash     02c6e0434a92b27c
+#   content hash  252f896542d7ef2f
+#   text hash     3dcd200f167381c3
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  df14ec1af99e54cd
-#   text hash     d2b4425e7272d90a
+#   content hash  252f896542d7ef2f
+#   text hash     ea781a8c0fa2275d
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernels: Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  df14ec1af99e54cd
-#   text hash     e0a7c3b352f78e58
+#   content hash  252f896542d7ef2f
+#   text hash     61b1f23d779b5e4b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  df14ec1af99e54cd
-#   text hash     e4ef738ae97769a0
+#   content hash  252f896542d7ef2f
+#   text hash     656c4a62bfea3cf9
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  775a64e414398850
-#   text hash     eab434e3af8add70
+#   content hash  21a76b7e57597f89
+#   text hash     48563b28a7fc673c
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

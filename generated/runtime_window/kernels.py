@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  775a64e414398850
-#   text hash     c6204c9137971a46
+#   content hash  21a76b7e57597f89
+#   text hash     ea56c2525ef051b3
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernels: Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  775a64e414398850
-#   text hash     7db3cc62eb6bf869
+#   content hash  21a76b7e57597f89
+#   text hash     df97b432f8cf5ef7
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

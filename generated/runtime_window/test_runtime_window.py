@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  775a64e414398850
-#   text hash     3358b67538a373ca
+#   content hash  21a76b7e57597f89
+#   text hash     5d0eeed92ec697d1
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  6a11d067ae848dc5
-#   text hash     9b2979b4a350736e
+#   content hash  e279b4284ceacf9d
+#   text hash     e85c501ea361c1c0
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

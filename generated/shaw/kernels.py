@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  6a11d067ae848dc5
-#   text hash     43a0c86c4de4a46f
+#   content hash  e279b4284ceacf9d
+#   text hash     b8855789e2117fd3
 #   render with   attnforge render specs/shaw.yaml
 """The kernels: Attention in which each query gives each distance up to 16 a score of its own.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  6a11d067ae848dc5
-#   text hash     91488ab072ceb277
+#   content hash  e279b4284ceacf9d
+#   text hash     1e53712ed8872e6f
 #   render with   attnforge render specs/shaw.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

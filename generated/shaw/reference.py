@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  6a11d067ae848dc5
-#   text hash     76bb5ca8936af225
+#   content hash  e279b4284ceacf9d
+#   text hash     5d7403e22c4583d3
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

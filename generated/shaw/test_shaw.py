@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  6a11d067ae848dc5
-#   text hash     35032525043f0b5e
+#   content hash  e279b4284ceacf9d
+#   text hash     10ea5926170e9298
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6c05ea0e1e353d1e
-#   text hash     fa998c34c302533b
+#   content hash  6f79b9f84a216b3e
+#   text hash     21e7f3d3c1322ea2
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6c05ea0e1e353d1e
-#   text hash     ef40469889e4e495
+#   content hash  6f79b9f84a216b3e
+#   text hash     f6c320db00483323
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernels: Causal attention to the 1024 most recent keys.
 

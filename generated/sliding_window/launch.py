@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6c05ea0e1e353d1e
-#   text hash     09f160f31449a54e
+#   content hash  6f79b9f84a216b3e
+#   text hash     fd6d573f0ad74201
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

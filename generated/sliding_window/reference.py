@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6c05ea0e1e353d1e
-#   text hash     a1f689bb819e5dc6
+#   content hash  6f79b9f84a216b3e
+#   text hash     4f7a8a51188e17c9
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6c05ea0e1e353d1e
-#   text hash     304fbf0be771eb25
+#   content hash  6f79b9f84a216b3e
+#   text hash     74e1fad902cdb1e7
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

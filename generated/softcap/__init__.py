@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d82e6d51f9692fa6
-#   text hash     5ffa019c9050d0c7
+#   content hash  36db9d0571e2bcdf
+#   text hash     450c357a8ca66c01
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

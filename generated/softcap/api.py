@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d82e6d51f9692fa6
-#   text hash     b715d337049e07a0
+#   content hash  36db9d0571e2bcdf
+#   text hash     a7d2baa2a53bf788
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d82e6d51f9692fa6
-#   text hash     33d3dc5cd844ac1c
+#   content hash  36db9d0571e2bcdf
+#   text hash     fb2186e2d528c643
 #   render with   attnforge render specs/softcap.yaml
 """The kernels: Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d82e6d51f9692fa6
-#   text hash     36e0495fb5b9dc4a
+#   content hash  36db9d0571e2bcdf
+#   text hash     006c7d0c4459baa6
 #   render with   attnforge render specs/softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

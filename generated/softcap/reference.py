@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d82e6d51f9692fa6
-#   text hash     72a3a06e2f44eec5
+#   content hash  36db9d0571e2bcdf
+#   text hash     0b41c072beb62bee
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  8e661b67f2bd258b
-#   text hash     1ce86e9844effcbc
+#   content hash  8213028e7f7158d9
+#   text hash     fd0f0fd355f5942b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  8e661b67f2bd258b
-#   text hash     2c0c8c922c7b5402
+#   content hash  8213028e7f7158d9
+#   text hash     27042980b0524c20
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernels: Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  8e661b67f2bd258b
-#   text hash     eb5235d32deb5faa
+#   content hash  8213028e7f7158d9
+#   text hash     fe1d15d6bb86bbe8
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  8e661b67f2bd258b
-#   text hash     ea41cfb24a515d16
+#   content hash  8213028e7f7158d9
+#   text hash     fdd75e319a62da24
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

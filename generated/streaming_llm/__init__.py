@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  161d84cb83806dcd
-#   text hash     bf7f8385aa126c5b
+#   content hash  466dfc9e4b0ab45c
+#   text hash     30154819adc9c794
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  161d84cb83806dcd
-#   text hash     15680d4a79d1e91b
+#   content hash  466dfc9e4b0ab45c
+#   text hash     6618ef71b4f4f4d6
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  161d84cb83806dcd
-#   text hash     ee0cd90d025b4753
+#   content hash  466dfc9e4b0ab45c
+#   text hash     d00b3b1f12ab87fc
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

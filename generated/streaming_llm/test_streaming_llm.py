@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  161d84cb83806dcd
-#   text hash     ba415e6bde67af5f
+#   content hash  466dfc9e4b0ab45c
+#   text hash     387438d51a7e0fa4
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  cdd3c83658ba40b9
-#   text hash     4066e11dcf0f009a
+#   content hash  fd618f3b06bbef4f
+#   text hash     2d582c48d0b94f56
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  cdd3c83658ba40b9
-#   text hash     61153e6ba0ac0069
+#   content hash  fd618f3b06bbef4f
+#   text hash     e98fd6ad2d92a6b8
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

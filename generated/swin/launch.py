@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  cdd3c83658ba40b9
-#   text hash     f705227713522e67
+#   content hash  fd618f3b06bbef4f
+#   text hash     1a6ce1ef883e1fee
 #   render with   attnforge render specs/swin.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  cdd3c83658ba40b9
-#   text hash     ddfff86b59ed1700
+#   content hash  fd618f3b06bbef4f
+#   text hash     ead20880574cc6a5
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

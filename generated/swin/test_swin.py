@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  cdd3c83658ba40b9
-#   text hash     30eddf32175ebc7d
+#   content hash  fd618f3b06bbef4f
+#   text hash     162dda2f2b342872
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e7931cda6f20649c
-#   text hash     8bfe260a3daf77f5
+#   content hash  de89c12c61de8ab1
+#   text hash     03dbcd95f628ca0c
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e7931cda6f20649c
-#   text hash     82c1343714f7f81e
+#   content hash  de89c12c61de8ab1
+#   text hash     a076adb5d81f0ca3
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

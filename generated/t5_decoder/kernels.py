@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e7931cda6f20649c
-#   text hash     1c73c01838720849
+#   content hash  de89c12c61de8ab1
+#   text hash     d1f152c6ba8cb997
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernels: Causal attention with T5's learned biases for distances.
 

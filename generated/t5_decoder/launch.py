@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e7931cda6f20649c
-#   text hash     7ec4b20be52f5509
+#   content hash  de89c12c61de8ab1
+#   text hash     f0c46689ceae3f87
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e6fb6a0735f5307b
-#   text hash     2a86e025d9825f1b
+#   content hash  efcba2b344fb38e7
+#   text hash     69f26ec82737331e
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e6fb6a0735f5307b
-#   text hash     8bf71d24c9694af0
+#   content hash  efcba2b344fb38e7
+#   text hash     627b177c29851fc9
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

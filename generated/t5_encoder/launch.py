@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e6fb6a0735f5307b
-#   text hash     b060d1674ecc6d3f
+#   content hash  efcba2b344fb38e7
+#   text hash     4b089ca7949b74e7
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e6fb6a0735f5307b
-#   text hash     4c51ab753f159cdf
+#   content hash  efcba2b344fb38e7
+#   text hash     99d90c9d42c4da5f
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

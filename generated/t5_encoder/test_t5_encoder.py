@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e6fb6a0735f5307b
-#   text hash     1d291fd664d28bff
+#   content hash  efcba2b344fb38e7
+#   text hash     6a20bbd61def840b
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  02d9b8220fcc837b
-#   text hash     a03887636e1da36b
+#   content hash  f2a1fcc0bb648487
+#   text hash     0a906cad7724a7a5
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  02d9b8220fcc837b
-#   text hash     ddb5c554e3b85c56
+#   content hash  f2a1fcc0bb648487
+#   text hash     f9832d00b18ef01e
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  02d9b8220fcc837b
-#   text hash     41882020041b7b79
+#   content hash  f2a1fcc0bb648487
+#   text hash     cdce2fd1a7e78ac1
 #   render with   attnforge render specs/transfusion.yaml
 """The kernels: Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  02d9b8220fcc837b
-#   text hash     7c8dfd8ef55ce0e1
+#   content hash  f2a1fcc0bb648487
+#   text hash     dab36e48ce281bb4
 #   render with   attnforge render specs/transfusion.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

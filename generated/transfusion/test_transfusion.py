@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  02d9b8220fcc837b
-#   text hash     6a85591c53ca4d2b
+#   content hash  f2a1fcc0bb648487
+#   text hash     31e5d991bc2b9c0f
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

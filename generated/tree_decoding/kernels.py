@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ac8f83bb52212dda
-#   text hash     4e1a342668577504
+#   content hash  3beee7cb605baef3
+#   text hash     3c4c5098e01e9ee1
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernels: A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

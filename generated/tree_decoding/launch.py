@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ac8f83bb52212dda
-#   text hash     5de030a67700f604
+#   content hash  3beee7cb605baef3
+#   text hash     ee80645ee3d92a4f
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

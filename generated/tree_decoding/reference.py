@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ac8f83bb52212dda
-#   text hash     b58a16904af4ed34
+#   content hash  3beee7cb605baef3
+#   text hash     c028a676020ad8b6
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

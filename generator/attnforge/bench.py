@@ -269,13 +269,7 @@ def read(text: str) -> tuple[Machine, list[Result]]:
     """The results that a document holds."""
     found = json.loads(text)
     results = [
-        Result(
-            one["variant"],
-            Sizes(**one["sizes"]),
-            one["pairs"],
-            tuple(Row(**row) for row in one["rows"]),
-            one["replayed"],
-        )
+        Result(**one | {"sizes": Sizes(**one["sizes"]), "rows": tuple(Row(**row) for row in one["rows"])})
         for one in found["results"]
     ]
     return Machine(**found["machine"]), results

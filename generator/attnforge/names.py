@@ -26,7 +26,7 @@ _LOCAL = frozenset(
     in_32_bits inner inputs inside integer_power itertools j json k_aligned k_bounds k_desc k_end k_first k_last
     k_len k_offset k_pos k_rows k_start k_tile k_tiles k_total keep kept kernels key key_ranges key_states key_tiles
     kv_h kv_heads l last launch learn_from_keys learn_from_queries left length lengths lens level lo load_pairs
-    load_rows load_tile load_vector longest low lowest lse lse_aligned lse_dtype lses m m_new make make_inputs math
+    load_rows load_tile load_vector longest low lowest lse lse_dtype lses m m_new make make_inputs math
     mixed names need numbers os others out out_dtype output outs own_b own_batches own_h own_heads p page pair pivot
     place places position power ptr pytest q_aligned q_bounds q_desc q_end q_first q_last q_len q_offset q_pos
     q_rows q_start q_tile q_tiles q_total query query_ranges query_states query_tiles reference replace rescale

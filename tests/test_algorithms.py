@@ -100,8 +100,8 @@ def test_nothing_is_rendered_for_a_backward_pass(name: str, which: str, tmp_path
         functions = {n.name for n in ast.walk(trees[file]) if isinstance(n, ast.FunctionDef)}
         assert {f for f in functions if f != "_" and not f.startswith("__")} <= read | {"attention", "reference"}, file
     for function in (n for n in trees["kernels.py"].body if isinstance(n, ast.FunctionDef)):
-        unread = {argument.arg for argument in function.args.args} - named(function) - {"q_total", "k_total"}
-        # kernels of packed sequences share the totals, those that look at masks alone all they take
+        unread = {argument.arg for argument in function.args.args} - named(function)
+        # kernels that look at masks alone share all that they take
         assert not unread or function.name in ("bounds", "key_ranges"), (function.name, unread)
     planned = plan.build(loaded)
     assert set(planned.tables.single) == {"forward"}

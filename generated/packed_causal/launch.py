@@ -2,7 +2,7 @@
 #
 #   made from     specs/packed_causal.yaml
 #   content hash  e92f577a5173ef36
-#   text hash     422a8bda0021d08f
+#   text hash     d1c69f069b53b7a4
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -175,8 +175,6 @@ def _attend(
                 q_desc=_tiles(q, block_m),
                 k_desc=_tiles(k, block_n),
                 v_desc=_tiles(v, block_n),
-                q_total=q.shape[0],
-                k_total=k.shape[0],
                 Hq=q.shape[-2],
                 q_rows=lse.shape[-1],
                 GROUP=q.shape[-2] // k.shape[-2],
@@ -261,8 +259,6 @@ def _differentiate(
                 v_desc=_tiles(v, block_n),
                 out_desc=_tiles(out, block_m),
                 dout_desc=_tiles(dout, block_m),
-                q_total=q.shape[0],
-                k_total=k.shape[0],
                 Hq=q.shape[-2],
                 q_rows=lse.shape[-1],
                 GROUP=q.shape[-2] // k.shape[-2],
@@ -299,8 +295,6 @@ def _differentiate(
                     dout_desc=_tiles(dout, block_m),
                     lse_desc=_values(lse, block_m),
                     delta_desc=_values(delta, block_m),
-                    q_total=q.shape[0],
-                    k_total=k.shape[0],
                     Hq=q.shape[-2],
                     q_rows=lse.shape[-1],
                     GROUP=q.shape[-2] // k.shape[-2],

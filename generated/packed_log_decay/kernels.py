@@ -2,7 +2,7 @@
 #
 #   made from     specs/packed_log_decay.yaml
 #   content hash  19ba9ab84cecd2d4
-#   text hash     cb40d7aab25025b0
+#   text hash     9e9ad94c3e6ce9b6
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The kernels: Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 
@@ -165,12 +165,12 @@ def attend(
     return acc, m, l + sums_by_thread(p)
 
 
-@triton.jit(do_not_specialize=["q_total", "k_total", "Hq", "q_rows"])
+@triton.jit(do_not_specialize=["Hq", "q_rows"])
 def forward(
     q_desc, k_desc, v_desc, log_decay_desc, out_ptr, lse_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, scale,
-    log_decay_ptr, q_total, k_total, Hq, q_rows, log_decay_stride_head, log_decay_stride_token,
-    GROUP: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
+    log_decay_ptr, Hq, q_rows, log_decay_stride_head, log_decay_stride_token, GROUP: tl.constexpr,
+    DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    PRECISION: tl.constexpr
 ):  # fmt: skip
     """Attends from one tile of queries of one head."""
     # late rows tend to see more keys: they start first
@@ -280,13 +280,12 @@ def learn_from_queries(
     return dk, dv, log_decay_k_sum
 
 
-@triton.jit(do_not_specialize=["q_total", "k_total", "Hq", "q_rows", "k_rows"])
+@triton.jit(do_not_specialize=["Hq", "q_rows", "k_rows"])
 def backward_dkv(
     q_desc, k_desc, v_desc, dout_desc, lse_desc, delta_desc, log_decay_desc, dk_ptr, dv_ptr, cu_seqlens_q_ptr,
-    cu_seqlens_k_ptr, scale, log_decay_ptr, log_decay_k_sum_ptr, q_total, k_total, Hq, q_rows, k_rows,
-    log_decay_stride_head, log_decay_stride_token, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    PRECISION: tl.constexpr
+    cu_seqlens_k_ptr, scale, log_decay_ptr, log_decay_k_sum_ptr, Hq, q_rows, k_rows, log_decay_stride_head,
+    log_decay_stride_token, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
     """The gradients of one tile of keys and values, summed over the query heads that read it."""
     k_start = tl.program_id(1) * BLOCK_N
@@ -375,13 +374,12 @@ def learn_from_keys(
     return dq, log_decay_q_sum
 
 
-@triton.jit(do_not_specialize=["q_total", "k_total", "Hq", "q_rows", "k_rows"])
+@triton.jit(do_not_specialize=["Hq", "q_rows", "k_rows"])
 def backward_dq(
     q_desc, k_desc, v_desc, out_desc, dout_desc, log_decay_desc, dq_ptr, lse_ptr, dlse_ptr, delta_ptr,
-    cu_seqlens_q_ptr, cu_seqlens_k_ptr, scale, log_decay_ptr, log_decay_q_sum_ptr, q_total, k_total, Hq, q_rows,
-    k_rows, log_decay_stride_head, log_decay_stride_token, GROUP: tl.constexpr, D: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    PRECISION: tl.constexpr
+    cu_seqlens_q_ptr, cu_seqlens_k_ptr, scale, log_decay_ptr, log_decay_q_sum_ptr, Hq, q_rows, k_rows,
+    log_decay_stride_head, log_decay_stride_token, GROUP: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
     """The gradient of one tile of queries of one head, and delta, what the softmax takes off every score's gradient."""
     # late rows tend to see more keys: they start first

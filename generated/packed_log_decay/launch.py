@@ -2,7 +2,7 @@
 #
 #   made from     specs/packed_log_decay.yaml
 #   content hash  19ba9ab84cecd2d4
-#   text hash     6efaac6693c8759b
+#   text hash     47040e67635b5327
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -178,8 +178,6 @@ def _attend(
                 k_desc=_tiles(k, block_n),
                 v_desc=_tiles(v, block_n),
                 log_decay_desc=_values(log_decay, block_n),
-                q_total=q.shape[0],
-                k_total=k.shape[0],
                 Hq=q.shape[-2],
                 q_rows=lse.shape[-1],
                 log_decay_stride_head=_stride(log_decay, 0),
@@ -289,8 +287,6 @@ def _differentiate(
                 out_desc=_tiles(out, block_m),
                 dout_desc=_tiles(dout, block_m),
                 log_decay_desc=_values(log_decay, block_n),
-                q_total=q.shape[0],
-                k_total=k.shape[0],
                 Hq=q.shape[-2],
                 q_rows=lse.shape[-1],
                 k_rows=log_decay.shape[-1],
@@ -347,8 +343,6 @@ def _differentiate(
                     lse_desc=_values(lse, block_m),
                     delta_desc=_values(delta, block_m),
                     log_decay_desc=_values(log_decay, block_m if level else None),
-                    q_total=q.shape[0],
-                    k_total=k.shape[0],
                     Hq=q.shape[-2],
                     q_rows=lse.shape[-1],
                     k_rows=log_decay.shape[-1],

@@ -2,7 +2,7 @@
 #
 #   made from     specs/packed_rope.yaml
 #   content hash  73840b3d0d03b0d0
-#   text hash     77bcfae39c58883b
+#   text hash     aa8346f928fa0ae2
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernels: Causal attention with rotary embedding for sequences packed into one tensor.
 
@@ -162,11 +162,11 @@ def attend(
     return acc, m, l + sums_by_thread(p)
 
 
-@triton.jit(do_not_specialize=["q_total", "k_total", "Hq", "q_rows"])
+@triton.jit(do_not_specialize=["Hq", "q_rows"])
 def forward(
-    q_desc, k_desc, v_desc, out_ptr, lse_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, scale, q_total, k_total, Hq,
-    q_rows, GROUP: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
+    q_desc, k_desc, v_desc, out_ptr, lse_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, scale, Hq, q_rows,
+    GROUP: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
     """Attends from one tile of queries of one head."""
     # late rows tend to see more keys: they start first
@@ -264,12 +264,11 @@ def learn_from_queries(
     return dk, dv
 
 
-@triton.jit(do_not_specialize=["q_total", "k_total", "Hq", "q_rows"])
+@triton.jit(do_not_specialize=["Hq", "q_rows"])
 def backward_dkv(
     q_desc, k_desc, v_desc, dout_desc, lse_desc, delta_desc, dk_ptr, dv_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr,
-    scale, q_total, k_total, Hq, q_rows, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    PRECISION: tl.constexpr
+    scale, Hq, q_rows, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
     """The gradients of one tile of keys and values, summed over the query heads that read it."""
     k_start = tl.program_id(1) * BLOCK_N
@@ -339,12 +338,11 @@ def learn_from_keys(
     return dq
 
 
-@triton.jit(do_not_specialize=["q_total", "k_total", "Hq", "q_rows"])
+@triton.jit(do_not_specialize=["Hq", "q_rows"])
 def backward_dq(
     q_desc, k_desc, v_desc, out_desc, dout_desc, dq_ptr, lse_ptr, dlse_ptr, delta_ptr, cu_seqlens_q_ptr,
-    cu_seqlens_k_ptr, scale, q_total, k_total, Hq, q_rows, GROUP: tl.constexpr, D: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    PRECISION: tl.constexpr
+    cu_seqlens_k_ptr, scale, Hq, q_rows, GROUP: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
     """The gradient of one tile of queries of one head, and delta, what the softmax takes off every score's gradient."""
     # late rows tend to see more keys: they start first
@@ -413,13 +411,13 @@ def turn(
     tl.store(turned_ptr + turned_row + second, (b * cos + a * sin).to(dtype), mask=there)
 
 
-@triton.jit(do_not_specialize=["position_end", "q_total", "k_total", "Hq", "Hkv"])
+@triton.jit(do_not_specialize=["position_end", "Hq", "Hkv"])
 def rotate(
     q_ptr, q_turned_ptr, k_ptr, k_turned_ptr, cos_ptr, sin_ptr, positions_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr,
     sign, q_stride_token, q_stride_head, q_stride_column, q_turned_stride_token, q_turned_stride_head,
     k_stride_token, k_stride_head, k_stride_column, k_turned_stride_token, k_turned_stride_head, cos_stride_row,
-    cos_stride_column, sin_stride_row, sin_stride_column, positions_stride_token, position_end, q_total, k_total,
-    Hq, Hkv, HALF: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_HALF: tl.constexpr
+    cos_stride_column, sin_stride_row, sin_stride_column, positions_stride_token, position_end, Hq, Hkv,
+    HALF: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_HALF: tl.constexpr
 ):  # fmt: skip
     """Turns queries and keys by the angles of their positions; back again where `sign` is -1."""
     b, h = tl.program_id(0) // (Hq + Hkv), tl.program_id(0) % (Hq + Hkv)

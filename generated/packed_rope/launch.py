@@ -2,7 +2,7 @@
 #
 #   made from     specs/packed_rope.yaml
 #   content hash  73840b3d0d03b0d0
-#   text hash     0ae2c9f55198ec0b
+#   text hash     a86d073734e75d50
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -197,8 +197,6 @@ def _attend(
                 q_desc=_tiles(q, block_m),
                 k_desc=_tiles(k, block_n),
                 v_desc=_tiles(v, block_n),
-                q_total=q.shape[0],
-                k_total=k.shape[0],
                 Hq=q.shape[-2],
                 q_rows=lse.shape[-1],
                 GROUP=q.shape[-2] // k.shape[-2],
@@ -289,8 +287,6 @@ def _differentiate(
                 v_desc=_tiles(v, block_n),
                 out_desc=_tiles(out, block_m),
                 dout_desc=_tiles(dout, block_m),
-                q_total=q.shape[0],
-                k_total=k.shape[0],
                 Hq=q.shape[-2],
                 q_rows=lse.shape[-1],
                 GROUP=q.shape[-2] // k.shape[-2],
@@ -327,8 +323,6 @@ def _differentiate(
                     dout_desc=_tiles(dout, block_m),
                     lse_desc=_values(lse, block_m),
                     delta_desc=_values(delta, block_m),
-                    q_total=q.shape[0],
-                    k_total=k.shape[0],
                     Hq=q.shape[-2],
                     q_rows=lse.shape[-1],
                     GROUP=q.shape[-2] // k.shape[-2],
@@ -470,8 +464,6 @@ def _turn(
             sin_stride_column=sin.stride(1),
             positions_stride_token=0 if positions is None else positions.stride(-1),
             position_end=cos.shape[0],
-            q_total=q.shape[0],
-            k_total=k.shape[0],
             Hq=q.shape[-2],
             Hkv=k.shape[-2],
             HALF=cos.shape[1],

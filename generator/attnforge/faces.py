@@ -79,7 +79,7 @@ class Faces(Pieces):
                 Parameter("out_ptr", "*T", "out", written=True),
                 Parameter("lse_ptr", "*fp32", "lse", written=True),
                 *self._sizes(),
-                *self._aligned(sums=False),
+                *self._aligned(),
                 *self._given(self.by_query),
                 *self._skipped("q"),
                 *self._sunk(),
@@ -102,7 +102,7 @@ class Faces(Pieces):
                 Parameter("out_ptr", "*T", "out", written=True),
                 Parameter("lse_ptr", "*fp32", "lse", written=True),
                 *self._sizes(),
-                *self._aligned(sums=False),
+                *self._aligned(),
                 *self._given(self.by_key),
                 *self._dropped(),
                 *self._constants("GROUP", "DV", *TILED),
@@ -135,6 +135,7 @@ class Faces(Pieces):
                 Parameter("dv_ptr", "*T", "dv", written=True),
                 *self._sizes(),
                 *self._aligned(),
+                *self._summed(self.by_key),
                 *self._given(self.by_key),
                 *self._skipped("k"),
                 *self._dropped(),
@@ -158,6 +159,7 @@ class Faces(Pieces):
                 Parameter("delta_ptr", "*fp32", "delta", written=True),
                 *self._sizes(),
                 *self._aligned(),
+                *self._summed(self.by_query),
                 *self._given(self.by_query),
                 *self._skipped("q"),
                 *self._dropped(),
@@ -296,7 +298,7 @@ class Faces(Pieces):
     def _told(self) -> Iterable[Parameter]:
         """What the small kernels take that look at the masks alone."""
         named = Skips(self.spec, "q").named
-        yield from (p for p in self._sizes(scale=False) if not p.name.endswith("_total"))
+        yield from self._sizes(scale=False)
         yield from (p for p in self._given(Skips(self.spec, "q").reader) if p.name in named)
         if "kv_h" in named:
             yield from self._constants("GROUP")
@@ -319,6 +321,16 @@ class Faces(Pieces):
             return
         yield Parameter(f"{skips.ranges}_ptr", "*i32", skips.ranges)
         yield Parameter(f"{side}_tiles", "i32", f"{side}_tiles")
+
+    def _summed(self, view: View) -> Iterable[Parameter]:
+        """How many rows a head has in the gradients that a kernel of packed sequences writes row by row."""
+        rows = [s.leaf for s in view.learned if s.leaf.tie and self.spec.packed]
+        if any(leaf.row_axis.kind == "query" for leaf in rows):
+            yield Parameter("q_total", "i32", "q.shape[0]")
+        if any(leaf.row_axis.kind != "query" and not leaf.input.scan for leaf in rows):
+            yield Parameter("k_total", "i32", "k.shape[0]")
+        if sums := [leaf.input.name for leaf in rows if leaf.input.scan]:
+            yield Parameter("k_rows", "i32", f"{sums[0]}.shape[-1]")
 
     def _step(self, name: str, view: View, own: tuple[str, ...], texts: Iterable[str]) -> tuple[str, ...]:
         """A step's parameters: its own names, where it stands, and what the terms' texts read."""

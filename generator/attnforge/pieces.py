@@ -53,8 +53,6 @@ class Pieces:
         if self.spec.packed:
             yield Parameter("cu_seqlens_q_ptr", "*i32", "cu_seqlens_q")
             yield Parameter("cu_seqlens_k_ptr", "*i32", "cu_seqlens_k")
-            yield Parameter("q_total", "i32", "q.shape[0]")
-            yield Parameter("k_total", "i32", "k.shape[0]")
         else:
             yield Parameter("q_len", "i32", "q.shape[1]")
             yield Parameter("k_len", "i32", "k.shape[1]")
@@ -62,15 +60,10 @@ class Pieces:
         if scale:
             yield Parameter("scale", "fp32", "scale")
 
-    def _aligned(self, *, sums: bool = True) -> Iterable[Parameter]:
-        """How many rows a head has in vectors of the package's own, where packed sequences begin at multiples of 4.
-
-        Those of cumulative sums too, where a kernel writes the gradient of one.
-        """
+    def _aligned(self) -> Iterable[Parameter]:
+        """How many rows a head has in the LSE and delta, where packed sequences begin at multiples of 4."""
         if self.spec.packed:
             yield Parameter("q_rows", "i32", "lse.shape[-1]")
-            if self.scanned and sums:
-                yield Parameter("k_rows", "i32", f"{self.scanned[0].name}.shape[-1]")
 
     def _given(self, view: Reader) -> Iterable[Parameter]:
         for option in self.spec.options:

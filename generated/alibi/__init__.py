@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2138d9c936a05be5
-#   text hash     b3f6615873c4e212
+#   content hash  98f8afcdf5457fc0
+#   text hash     c1d13ab4180cbf8a
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2138d9c936a05be5
-#   text hash     5b6bdb03994eedfc
+#   content hash  98f8afcdf5457fc0
+#   text hash     c83647fce90c27d9
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2138d9c936a05be5
-#   text hash     222e5c8faf5f6b35
+#   content hash  98f8afcdf5457fc0
+#   text hash     b539687bb262d403
 #   render with   attnforge render specs/alibi.yaml
 """The kernels: Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2138d9c936a05be5
-#   text hash     ccf570036d157a4c
+#   content hash  98f8afcdf5457fc0
+#   text hash     446a34faac7c443c
 #   render with   attnforge render specs/alibi.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

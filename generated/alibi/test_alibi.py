@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2138d9c936a05be5
-#   text hash     d29b4b2a257824e5
+#   content hash  98f8afcdf5457fc0
+#   text hash     69455c056c20d6df
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  4fdce5a28aeaabb7
-#   text hash     a1312524cfb31f1d
+#   content hash  fc2761991e20bd95
+#   text hash     2845b740ad11e5fb
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

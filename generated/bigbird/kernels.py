@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  4fdce5a28aeaabb7
-#   text hash     e6d28cd433bcf8c2
+#   content hash  fc2761991e20bd95
+#   text hash     98ebf19f282a9299
 #   render with   attnforge render specs/bigbird.yaml
 """The kernels: A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  4fdce5a28aeaabb7
-#   text hash     9c9d97a983078107
+#   content hash  fc2761991e20bd95
+#   text hash     38e5acf3c66d41bb
 #   render with   attnforge render specs/bigbird.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

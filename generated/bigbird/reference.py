@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  4fdce5a28aeaabb7
-#   text hash     8d7d3c34838d7fde
+#   content hash  fc2761991e20bd95
+#   text hash     c1222c541316a04f
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

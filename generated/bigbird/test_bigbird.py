@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  4fdce5a28aeaabb7
-#   text hash     5d1b0e9727530cb3
+#   content hash  fc2761991e20bd95
+#   text hash     7e016487f9866d8c
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

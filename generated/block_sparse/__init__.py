@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  99cb82b0bfd5e67e
-#   text hash     1316b4e2f6019067
+#   content hash  124f3bd520bc3c02
+#   text hash     f9b9b1e115753cba
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

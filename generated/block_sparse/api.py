@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  99cb82b0bfd5e67e
-#   text hash     157ac3c7500d9758
+#   content hash  124f3bd520bc3c02
+#   text hash     9ad5a1edecb4e09b
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  99cb82b0bfd5e67e
-#   text hash     7f802dc1fa870016
+#   content hash  124f3bd520bc3c02
+#   text hash     b78d1953c702b43a
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

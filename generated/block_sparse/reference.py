@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  99cb82b0bfd5e67e
-#   text hash     f8cf1aa9b1ba0938
+#   content hash  124f3bd520bc3c02
+#   text hash     b938a8ab8fdc3500
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7610c8f2ec2e9626
-#   text hash     e32ca5f198d02a39
+#   content hash  45b83f85bb2550eb
+#   text hash     f9c34e1ae1289a54
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7610c8f2ec2e9626
-#   text hash     b4ccf3cc348b1f4d
+#   content hash  45b83f85bb2550eb
+#   text hash     2ca0210b95390dc8
 #   render with   attnforge render specs/bloom.yaml
 """The kernels: Causal attention with linear biases and as many key heads as query heads.
 

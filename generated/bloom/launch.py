@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7610c8f2ec2e9626
-#   text hash     8c022e43cc151133
+#   content hash  45b83f85bb2550eb
+#   text hash     5c66f81e06a53089
 #   render with   attnforge render specs/bloom.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7610c8f2ec2e9626
-#   text hash     d7e3d4230f0f7f7e
+#   content hash  45b83f85bb2550eb
+#   text hash     9410b21851477876
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

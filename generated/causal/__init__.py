@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  07f746e5127f9579
-#   text hash     d49b458216e9b952
+#   content hash  bc50036c9442368e
+#   text hash     ee6a6c2eb762a3fe
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  07f746e5127f9579
-#   text hash     c4e8b08036655a5a
+#   content hash  bc50036c9442368e
+#   text hash     4ffae677dad11a69
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  07f746e5127f9579
-#   text hash     502d9cac30333747
+#   content hash  bc50036c9442368e
+#   text hash     275d37f5dd1f1c45
 #   render with   attnforge render specs/causal.yaml
 """The kernels: Causal attention with grouped heads.
 

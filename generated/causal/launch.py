@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  07f746e5127f9579
-#   text hash     dd744def178c89d3
+#   content hash  bc50036c9442368e
+#   text hash     d1d16a0af2657327
 #   render with   attnforge render specs/causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

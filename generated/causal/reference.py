@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  07f746e5127f9579
-#   text hash     27c68911e4fe6c2e
+#   content hash  bc50036c9442368e
+#   text hash     063e8bb0147b9c2e
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

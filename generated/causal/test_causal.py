@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  07f746e5127f9579
-#   text hash     ba90e65e6cc026fe
+#   content hash  bc50036c9442368e
+#   text hash     e16876b3a071c53a
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  5c5f76c198e2c401
-#   text hash     64d3623b4f47b2db
+#   content hash  f6c6fc04f28421e2
+#   text hash     e6424e78744ebddb
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  5c5f76c198e2c401
-#   text hash     2eddd390dec96bf2
+#   content hash  f6c6fc04f28421e2
+#   text hash     6dc697aac543f553
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  5c5f76c198e2c401
-#   text hash     d9e4334ddfd71e4a
+#   content hash  f6c6fc04f28421e2
+#   text hash     31e2ad7efa22fced
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernels: Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  5c5f76c198e2c401
-#   text hash     cb354197ef87af8a
+#   content hash  f6c6fc04f28421e2
+#   text hash     a5dc097132dd5900
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

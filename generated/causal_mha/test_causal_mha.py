@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  5c5f76c198e2c401
-#   text hash     968ed5e7f243bb4b
+#   content hash  f6c6fc04f28421e2
+#   text hash     c95c582eb1ac7c5a
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

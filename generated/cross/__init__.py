@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a920ec6a90ad7622
-#   text hash     41e41909332c95e7
+#   content hash  92a6a5922a0f1721
+#   text hash     a11a57bad9f23d62
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a920ec6a90ad7622
-#   text hash     833df6a3cf2cf14d
+#   content hash  92a6a5922a0f1721
+#   text hash     49280f5b960bd316
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

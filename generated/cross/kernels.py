@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a920ec6a90ad7622
-#   text hash     eee5a795746afe40
+#   content hash  92a6a5922a0f1721
+#   text hash     6bd9b62d4f2b0e35
 #   render with   attnforge render specs/cross.yaml
 """The kernels: Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a920ec6a90ad7622
-#   text hash     f24e82aeb9c9e310
+#   content hash  92a6a5922a0f1721
+#   text hash     7f0a40d0e6f918a1
 #   render with   attnforge render specs/cross.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

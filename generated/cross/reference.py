@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a920ec6a90ad7622
-#   text hash     1f62a312a3905a90
+#   content hash  92a6a5922a0f1721
+#   text hash     daa54cb8b3f46966
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

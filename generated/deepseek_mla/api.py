@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  151d9a507cc4f142
-#   text hash     63cc0dd1e5ea0b13
+#   content hash  96cdb8744c648f61
+#   text hash     d4c1f2fccf8ea087
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

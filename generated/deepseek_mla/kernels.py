@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  151d9a507cc4f142
-#   text hash     30710533525ba9d4
+#   content hash  96cdb8744c648f61
+#   text hash     9fea0ad81730c125
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernels: Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

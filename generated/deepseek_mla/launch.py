@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  151d9a507cc4f142
-#   text hash     b53a1087a3432009
+#   content hash  96cdb8744c648f61
+#   text hash     9de45b7f8aca66b8
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

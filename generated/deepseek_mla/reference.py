@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  151d9a507cc4f142
-#   text hash     4466ec292ed7d9c3
+#   content hash  96cdb8744c648f61
+#   text hash     896f8be3a37e7c7d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

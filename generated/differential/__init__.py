@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f591f0b7895a7052
-#   text hash     90fd3a5ecdcb4452
+#   content hash  9df38b8fd36486d5
+#   text hash     1c568488b6f2edcd
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

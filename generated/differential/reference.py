@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f591f0b7895a7052
-#   text hash     996ad4d300651c93
+#   content hash  9df38b8fd36486d5
+#   text hash     c42ac4a371ec2de1
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f591f0b7895a7052
-#   text hash     27f5806ad1536c51
+#   content hash  9df38b8fd36486d5
+#   text hash     ed6c3c1f5028d240
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

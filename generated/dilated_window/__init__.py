@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  bd10410d95a8e3a5
-#   text hash     19d49af4dc273ff6
+#   content hash  aa090fc85b8a970f
+#   text hash     6f100c95201a62e5
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  bd10410d95a8e3a5
-#   text hash     0c345be5813545bf
+#   content hash  aa090fc85b8a970f
+#   text hash     20321832d237185f
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

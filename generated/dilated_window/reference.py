@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  bd10410d95a8e3a5
-#   text hash     4bfc6da7676e73ea
+#   content hash  aa090fc85b8a970f
+#   text hash     6e25b80ac9fe8791
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  bd10410d95a8e3a5
-#   text hash     5845a9bd0c3ecfc9
+#   content hash  aa090fc85b8a970f
+#   text hash     7dca65edf25dc352
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

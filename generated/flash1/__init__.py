@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  1dcd8f92cfbfbdc3
-#   text hash     ddc9c8c4b610fb44
+#   content hash  c17e919d95cc385a
+#   text hash     19b23c2855c7f51f
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  1dcd8f92cfbfbdc3
-#   text hash     f79bbab8417e1700
+#   content hash  c17e919d95cc385a
+#   text hash     59124c6fe36846ab
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  1dcd8f92cfbfbdc3
-#   text hash     c4b2af48ac458c87
+#   content hash  c17e919d95cc385a
+#   text hash     908d8c368b3e597d
 #   render with   attnforge render specs/flash1.yaml
 """The kernels: Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  1dcd8f92cfbfbdc3
-#   text hash     e31ab18d71489f73
+#   content hash  c17e919d95cc385a
+#   text hash     55ee6b97899af5d3
 #   render with   attnforge render specs/flash1.yaml
 """Launches the kernels as operators that PyTorch can compile."""
 

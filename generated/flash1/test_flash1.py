@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  1dcd8f92cfbfbdc3
-#   text hash     38b26d431e7fb9c4
+#   content hash  c17e919d95cc385a
+#   text hash     247e7797f560c9b2
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

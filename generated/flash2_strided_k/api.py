@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  8d43790cadb145f1
-#   text hash     24f2d31e8d0eb6c8
+#   content hash  db1ad6cff4d36071
+#   text hash     759c9acea46d2bcd
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

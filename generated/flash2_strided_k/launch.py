@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  8d43790cadb145f1
-#   text hash     66337a1b5a275a5d
+#   content hash  db1ad6cff4d36071
+#   text hash     de3b607b72d23570
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Launches the kernels as operators that PyTorch can compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  8d43790cadb145f1
-#   text hash     4996341a3a9931e2
+#   content hash  db1ad6cff4d36071
+#   text hash     36177b07ba2afebb
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2abc821e6063be7c
-#   text hash     72fdea527156dfe0
+#   content hash  76f96a430ac893f4
+#   text hash     28d39b465ddcc352
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2abc821e6063be7c
-#   text hash     6f04ec4d36d90f46
+#   content hash  76f96a430ac893f4
+#   text hash     90d0442e622932ee
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The kernels: Causal attention with a forget gate learned for each token and head.
 

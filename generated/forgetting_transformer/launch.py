@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2abc821e6063be7c
-#   text hash     0e9ede5cba55216e
+#   content hash  76f96a430ac893f4
+#   text hash     e96eb57dc74deca2
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2abc821e6063be7c
-#   text hash     49a8ab92a1de5ec2
+#   content hash  76f96a430ac893f4
+#   text hash     b44cddf1e4e02c2d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  48a28d89d19e4c42
-#   text hash     6ace3ad74ce54b0d
+#   content hash  06ec647bf5fa3047
+#   text hash     4c6baf61d1cf59b4
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  48a28d89d19e4c42
-#   text hash     09f54d4edd3e8075
+#   content hash  06ec647bf5fa3047
+#   text hash     4aa9a60e473fe125
 #   render with   attnforge render specs/full.yaml
 """The kernels: Softmax attention without a mask.
 

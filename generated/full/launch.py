@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  48a28d89d19e4c42
-#   text hash     d426860d87427415
+#   content hash  06ec647bf5fa3047
+#   text hash     5dbe9f2e93ae80f7
 #   render with   attnforge render specs/full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  48a28d89d19e4c42
-#   text hash     1054e8e674789ea8
+#   content hash  06ec647bf5fa3047
+#   text hash     c42fb4bd299d2689
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  48a28d89d19e4c42
-#   text hash     456b138f0271c67b
+#   content hash  06ec647bf5fa3047
+#   text hash     16285479266ebc1c
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  eb0ece79ea6c361e
-#   text hash     910b908b7f25da92
+#   content hash  9450e465c701e43f
+#   text hash     0ccbab4eb1a8797c
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  eb0ece79ea6c361e
-#   text hash     bdcbe86e5b7469ff
+#   content hash  9450e465c701e43f
+#   text hash     e2320e9edd0f1681
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  87ba46e105295494
-#   text hash     ff9fa769d88be02d
+#   content hash  0bf717e9ea57d18c
+#   text hash     0f9141208e09b4f7
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  87ba46e105295494
-#   text hash     c9c98f66af33cbd2
+#   content hash  0bf717e9ea57d18c
+#   text hash     2a3e103dde504ae8
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

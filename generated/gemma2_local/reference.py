@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  87ba46e105295494
-#   text hash     09d03b90d2450fd7
+#   content hash  0bf717e9ea57d18c
+#   text hash     49181f48bafbd9a4
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  c0c025c246cd2096
-#   text hash     630db8d5361c7f4a
+#   content hash  4766ae2c81dc785c
+#   text hash     b690995c4fc70753
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  c0c025c246cd2096
-#   text hash     a8e0c0f7b3aa70b9
+#   content hash  4766ae2c81dc785c
+#   text hash     1eceb9ddc7226ad6
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernels: Causal attention with dropout of the weights, for training.
 

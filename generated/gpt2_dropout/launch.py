@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  c0c025c246cd2096
-#   text hash     d2071f4dd6223cfc
+#   content hash  4766ae2c81dc785c
+#   text hash     5dd312f1696bd77d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  c0c025c246cd2096
-#   text hash     546ac5418932b6a5
+#   content hash  4766ae2c81dc785c
+#   text hash     68d999a95e196cd9
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

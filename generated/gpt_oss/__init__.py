@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4138c0de6cf40e2e
-#   text hash     e12e548377bcfdb7
+#   content hash  bdebfc6ce119ab3d
+#   text hash     f492563e6191701f
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4138c0de6cf40e2e
-#   text hash     401d1d44b6a6c231
+#   content hash  bdebfc6ce119ab3d
+#   text hash     51146c5fad2166fc
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4138c0de6cf40e2e
-#   text hash     4a9c0f1fa8e80b6e
+#   content hash  bdebfc6ce119ab3d
+#   text hash     6f9256dd01392152
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -157,7 +157,7 @@ def _attend(
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.copy_(_log2_units(sinks)[:, None]), q_turned, k_turned
     shapes = _Shapes.of("attend", q, k, v, cos, sin, positions, sinks)
-    _turn(shapes, q, k, q_turned, k_turned, cos, sin, positions, 1.0)
+    _turn(shapes, q, k, q_turned, k_turned, cos, sin, positions)
     q, k = q_turned, k_turned
     q, k, v = shapes.readable(q, k, v)
 
@@ -241,7 +241,7 @@ def _differentiate(
             shapes,
             kernels.backward_dq,
             (block_m, block_n),
-            (q, k, v, out, dout, dq, lse, dlse, delta, float(scale)),
+            (q, k, v, out, dout, dq, lse, dlse, delta, float(scale), cos, sin, positions),
             grid=lambda: _in_groups(q.shape[0] * q.shape[-2], _cdiv(q.shape[1], block_m), k, v),
             known=lambda: dict(
                 q_desc=_tiles(q, block_m),
@@ -252,13 +252,22 @@ def _differentiate(
                 q_len=q.shape[1],
                 k_len=k.shape[1],
                 Hq=q.shape[-2],
+                cos_stride_row=cos.stride(0),
+                cos_stride_column=cos.stride(1),
+                sin_stride_row=sin.stride(0),
+                sin_stride_column=sin.stride(1),
+                positions_stride_batch=0 if positions is None else positions.stride(0),
+                positions_stride_token=0 if positions is None else positions.stride(-1),
+                position_end=cos.shape[0],
                 GROUP=q.shape[-2] // k.shape[-2],
                 D=q.shape[-1],
+                HALF=cos.shape[1],
                 BLOCK_M=block_m,
                 BLOCK_N=block_n,
                 BLOCK_D=_padded(q),
                 BLOCK_DV=_padded(v),
                 PRECISION=_precision(q),
+                BLOCK_HALF=_power_of_2(cos.shape[1]),
                 num_warps=warps,
                 num_stages=stages,
             ),
@@ -275,7 +284,7 @@ def _differentiate(
                 shapes,
                 kernels.backward_dkv,
                 (block_m, block_n),
-                (q, k, v, dout, lse, delta, dk, dv, float(scale)),
+                (q, k, v, dout, lse, delta, dk, dv, float(scale), cos, sin, positions),
                 grid=lambda: _in_groups(q.shape[0] * k.shape[-2], _cdiv(k.shape[1], block_n), q, dout),
                 known=lambda: dict(
                     q_desc=_tiles(q, block_m),
@@ -287,23 +296,29 @@ def _differentiate(
                     q_len=q.shape[1],
                     k_len=k.shape[1],
                     Hq=q.shape[-2],
+                    cos_stride_row=cos.stride(0),
+                    cos_stride_column=cos.stride(1),
+                    sin_stride_row=sin.stride(0),
+                    sin_stride_column=sin.stride(1),
+                    positions_stride_batch=0 if positions is None else positions.stride(0),
+                    positions_stride_token=0 if positions is None else positions.stride(-1),
+                    position_end=cos.shape[0],
                     GROUP=q.shape[-2] // k.shape[-2],
                     D=q.shape[-1],
                     DV=v.shape[-1],
+                    HALF=cos.shape[1],
                     BLOCK_M=block_m,
                     BLOCK_N=block_n,
                     BLOCK_D=_padded(q),
                     BLOCK_DV=_padded(v),
                     PRECISION=_precision(q),
+                    BLOCK_HALF=_power_of_2(cos.shape[1]),
                     num_warps=warps,
                     num_stages=stages,
                 ),
             )
 
         _run(shapes, "backward_dkv", launch, q, v)
-    if wanted[0] or wanted[1]:
-        turned_k = dk if wanted[1] else k[..., :0, :]
-        _turn(shapes, dq, turned_k, dq, turned_k, cos, sin, positions, -1.0)
     if wanted[-1]:
         gradients[-1] = _sink_gradient(sinks, lse, delta)
     return tuple(gradients)
@@ -360,14 +375,14 @@ def _backward(ctx, dout, dlse, *_):
 _attend.register_autograd(_backward, setup_context=_keep)
 
 
-def _turn(shapes, q, k, q_turned, k_turned, cos, sin, positions, sign):
-    """Turns q and k by the angles of their positions, or back where the sign is -1; where they stand, if need be."""
+def _turn(shapes, q, k, q_turned, k_turned, cos, sin, positions):
+    """Turns q and k by the angles of their positions."""
     block_t = 32
     _launch(
         shapes,
         kernels.rotate,
         (block_t,),
-        (q, q_turned, k, k_turned, cos, sin, positions, float(sign)),
+        (q, q_turned, k, k_turned, cos, sin, positions),
         grid=lambda: (q.shape[0] * (q.shape[-2] + k.shape[-2]), _cdiv(max(q.shape[1], k.shape[1]), block_t)),
         known=lambda: dict(
             q_stride_batch=q.stride(0),

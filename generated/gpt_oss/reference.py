@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4138c0de6cf40e2e
-#   text hash     33fae4af43e89263
+#   content hash  bdebfc6ce119ab3d
+#   text hash     4d69efe1e1c2166b
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4138c0de6cf40e2e
-#   text hash     dc18d70a229ee74e
+#   content hash  bdebfc6ce119ab3d
+#   text hash     9ca4d014aad2e1ab
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

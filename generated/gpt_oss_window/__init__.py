@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  84bef7ee0293cd79
-#   text hash     e4ce7abd12e9f27f
+#   content hash  c07d7466efed4e60
+#   text hash     de657cefeb54db1c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  84bef7ee0293cd79
-#   text hash     93991821771908c5
+#   content hash  c07d7466efed4e60
+#   text hash     466e5d4f1718d8ec
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  84bef7ee0293cd79
-#   text hash     f6deabc31ed6e5ff
+#   content hash  c07d7466efed4e60
+#   text hash     ef71b1490167e796
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  381f65a8788460e7
-#   text hash     9822c9daace96074
+#   content hash  de1cd751cb1edb93
+#   text hash     71c6b3f75a4f5cb4
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  381f65a8788460e7
-#   text hash     f5345450985e8574
+#   content hash  de1cd751cb1edb93
+#   text hash     e66191079e7aa45b
 #   render with   attnforge render specs/kerple.yaml
 """The kernels: Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  381f65a8788460e7
-#   text hash     9b2b29fb62dcee36
+#   content hash  de1cd751cb1edb93
+#   text hash     20eeb9c93a93179e
 #   render with   attnforge render specs/kerple.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

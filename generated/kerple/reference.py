@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  381f65a8788460e7
-#   text hash     a30a5f98746a252b
+#   content hash  de1cd751cb1edb93
+#   text hash     c3a93000eec73156
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  381f65a8788460e7
-#   text hash     3c2873bb99267b32
+#   content hash  de1cd751cb1edb93
+#   text hash     eb79f5c3e4277c88
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9c7a29262d4c6d3d
-#   text hash     7d81e10565765017
+#   content hash  a3ad1ad2f95dcca9
+#   text hash     9e98a7c94988cc1e
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9c7a29262d4c6d3d
-#   text hash     8355bef7f05b12ac
+#   content hash  a3ad1ad2f95dcca9
+#   text hash     29819aabeb053313
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9c7a29262d4c6d3d
-#   text hash     24ab2582ffc80650
+#   content hash  a3ad1ad2f95dcca9
+#   text hash     c016c566dbf63de6
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

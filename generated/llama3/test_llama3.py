@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9c7a29262d4c6d3d
-#   text hash     5b32cdef17d327f8
+#   content hash  a3ad1ad2f95dcca9
+#   text hash     d455b0480359de29
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

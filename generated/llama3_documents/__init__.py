@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  44da7b9f79bbc8e7
-#   text hash     bc9d444c9e6ccc66
+#   content hash  07e84c57e67933aa
+#   text hash     50e0d58376f362b6
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  44da7b9f79bbc8e7
-#   text hash     fa4fc08bcbc04d41
+#   content hash  07e84c57e67933aa
+#   text hash     f98cda3e30926cb4
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

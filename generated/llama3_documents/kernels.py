@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  44da7b9f79bbc8e7
-#   text hash     3cdedd1fbab9a082
+#   content hash  07e84c57e67933aa
+#   text hash     ecc6445210a6cf01
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernels: Llama 3 on documents packed into one row, none of which sees another.
 
@@ -252,6 +252,95 @@ def query_ranges(
 
 
 @triton.jit
+def angles(
+    position, inside, cos_ptr, cos_stride_row, cos_stride_column, sin_ptr, sin_stride_row, sin_stride_column,
+    positions_base, positions_stride_token, position_end, HALF: tl.constexpr, BLOCK_HALF: tl.constexpr
+):  # fmt: skip
+    """Cosines and sines of the angles at some positions."""
+    if positions_base is not None:
+        given = inside & (position >= 0)
+        position = tl.load(positions_base + position.to(tl.int64) * positions_stride_token, mask=given, other=0)
+    position = tl.minimum(tl.maximum(position, 0), position_end - 1).to(tl.int64)[:, None]
+    pair = tl.arange(0, BLOCK_HALF)[None, :]
+    cos = tl.load(cos_ptr + position * cos_stride_row + pair * cos_stride_column, mask=pair < HALF)
+    sin = tl.load(sin_ptr + position * sin_stride_row + pair * sin_stride_column, mask=pair < HALF)
+    return cos.to(tl.float32), sin.to(tl.float32)
+
+
+@triton.jit
+def turn(
+    x_ptr, x_stride, x_stride_column, turned_ptr, turned_stride, row, inside, cos, sin, HALF: tl.constexpr,
+    BLOCK_HALF: tl.constexpr
+):  # fmt: skip
+    """Turns the pairs of components of some rows of one head."""
+    pair = tl.arange(0, BLOCK_HALF)[None, :]
+    first, second = pair, pair + HALF
+    x_row, turned_row = row.to(tl.int64)[:, None] * x_stride, row.to(tl.int64)[:, None] * turned_stride
+    there = inside[:, None] & (pair < HALF)
+    a = tl.load(x_ptr + x_row + first * x_stride_column, mask=there).to(tl.float32)
+    b = tl.load(x_ptr + x_row + second * x_stride_column, mask=there).to(tl.float32)
+    dtype = turned_ptr.dtype.element_ty
+    tl.store(turned_ptr + turned_row + first, (a * cos - b * sin).to(dtype), mask=there)
+    tl.store(turned_ptr + turned_row + second, (b * cos + a * sin).to(dtype), mask=there)
+
+
+@triton.jit
+def turn_back(
+    x_ptr, stride, start, count, shift, cos_ptr, cos_stride_row, cos_stride_column, sin_ptr, sin_stride_row,
+    sin_stride_column, positions_base, positions_stride_token, position_end, HALF: tl.constexpr,
+    BLOCK_HALF: tl.constexpr, ROWS: tl.constexpr
+):  # fmt: skip
+    """Turns a program's own rows of a gradient back, where it has just written them."""
+    tl.debug_barrier()  # other threads of the program wrote part of them
+    end = tl.minimum(start + ROWS, count)
+    for first in tl.range(start, end, 32):
+        row = first + tl.arange(0, 32)
+        inside = row < end
+        cos, sin = angles(
+            row + shift, inside, cos_ptr, cos_stride_row, cos_stride_column, sin_ptr, sin_stride_row,
+            sin_stride_column, positions_base, positions_stride_token, position_end, HALF, BLOCK_HALF
+        )  # fmt: skip
+        turn(x_ptr, stride, 1, x_ptr, stride, row, inside, cos, -sin, HALF, BLOCK_HALF)
+
+
+@triton.jit(do_not_specialize=["position_end", "q_len", "k_len", "Hq", "Hkv"])
+def rotate(
+    q_ptr, q_turned_ptr, k_ptr, k_turned_ptr, cos_ptr, sin_ptr, positions_ptr, q_stride_batch, q_stride_token,
+    q_stride_head, q_stride_column, q_turned_stride_batch, q_turned_stride_token, q_turned_stride_head,
+    k_stride_batch, k_stride_token, k_stride_head, k_stride_column, k_turned_stride_batch, k_turned_stride_token,
+    k_turned_stride_head, cos_stride_row, cos_stride_column, sin_stride_row, sin_stride_column,
+    positions_stride_batch, positions_stride_token, position_end, q_len, k_len, Hq, Hkv, HALF: tl.constexpr,
+    BLOCK_T: tl.constexpr, BLOCK_HALF: tl.constexpr
+):  # fmt: skip
+    """Turns queries and keys by the angles of their positions."""
+    b, h = tl.program_id(0) // (Hq + Hkv), tl.program_id(0) % (Hq + Hkv)
+    row = tl.program_id(1) * BLOCK_T + tl.arange(0, BLOCK_T)
+    position = tl.where(h < Hq, row + (k_len - q_len), row)
+    inside = row < tl.where(h < Hq, q_len, k_len)
+    positions_base = positions_ptr
+    if positions_ptr is not None:
+        positions_base += b.to(tl.int64) * positions_stride_batch
+    cos, sin = angles(
+        position, inside, cos_ptr, cos_stride_row, cos_stride_column, sin_ptr, sin_stride_row,
+        sin_stride_column, positions_base, positions_stride_token, position_end, HALF, BLOCK_HALF
+    )  # fmt: skip
+    if h < Hq:
+        x_ptr = q_ptr + b.to(tl.int64) * q_stride_batch + tl.cast(h, tl.int64) * q_stride_head
+        turned_ptr = q_turned_ptr + b.to(tl.int64) * q_turned_stride_batch + tl.cast(h, tl.int64) * q_turned_stride_head
+        turn(
+            x_ptr, q_stride_token, q_stride_column, turned_ptr, q_turned_stride_token, row, inside, cos, sin, HALF, BLOCK_HALF
+        )  # fmt: skip
+    else:
+        x_ptr = k_ptr + b.to(tl.int64) * k_stride_batch + tl.cast(h - Hq, tl.int64) * k_stride_head
+        turned_ptr = (
+            k_turned_ptr + b.to(tl.int64) * k_turned_stride_batch + tl.cast(h - Hq, tl.int64) * k_turned_stride_head
+        )
+        turn(
+            x_ptr, k_stride_token, k_stride_column, turned_ptr, k_turned_stride_token, row, inside, cos, sin, HALF, BLOCK_HALF
+        )  # fmt: skip
+
+
+@triton.jit
 def attend(
     acc, m, l, q_tile, k_desc, v_desc, b, kv_h, k_start, k_len, units, q_pos, q_segments_q, k_segments_base,
     k_segments_stride_key, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
@@ -370,13 +459,15 @@ def learn_from_queries(
     return dk, dv
 
 
-@triton.jit(do_not_specialize=["q_len", "k_len", "Hq", "k_tiles"])
+@triton.jit(do_not_specialize=["q_len", "k_len", "Hq", "k_tiles", "position_end"])
 def backward_dkv(
     q_desc, k_desc, v_desc, dout_desc, lse_desc, delta_desc, dk_ptr, dv_ptr, scale, q_segments_ptr,
-    k_segments_ptr, query_ranges_ptr, q_len, k_len, Hq, q_segments_stride_batch, q_segments_stride_query,
-    k_segments_stride_batch, k_segments_stride_key, k_tiles, GROUP: tl.constexpr, D: tl.constexpr,
-    DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    PRECISION: tl.constexpr
+    k_segments_ptr, query_ranges_ptr, cos_ptr, sin_ptr, positions_ptr, q_len, k_len, Hq, q_segments_stride_batch,
+    q_segments_stride_query, k_segments_stride_batch, k_segments_stride_key, k_tiles, cos_stride_row,
+    cos_stride_column, sin_stride_row, sin_stride_column, positions_stride_batch, positions_stride_token,
+    position_end, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, HALF: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    PRECISION: tl.constexpr, BLOCK_HALF: tl.constexpr
 ):  # fmt: skip
     """The gradients of one tile of keys and values, summed over the query heads that read it."""
     k_start = tl.program_id(1) * BLOCK_N
@@ -410,6 +501,14 @@ def backward_dkv(
     first_row = b.to(tl.int64) * k_len * (Hq // GROUP) + kv_h
     store_rows(dk_ptr + first_row * D, (Hq // GROUP) * D, dk * scale, k_start, k_len, D)
     store_rows(dv_ptr + first_row * DV, (Hq // GROUP) * DV, dv, k_start, k_len, DV)
+    positions_base = positions_ptr
+    if positions_ptr is not None:
+        positions_base += b.to(tl.int64) * positions_stride_batch
+    turn_back(
+        dk_ptr + first_row * D, (Hq // GROUP) * D, k_start, k_len, 0, cos_ptr, cos_stride_row,
+        cos_stride_column, sin_ptr, sin_stride_row, sin_stride_column, positions_base,
+        positions_stride_token, position_end, HALF, BLOCK_HALF, BLOCK_N
+    )  # fmt: skip
 
 
 @triton.jit
@@ -436,13 +535,15 @@ def learn_from_keys(
     return dq
 
 
-@triton.jit(do_not_specialize=["q_len", "k_len", "Hq", "q_tiles"])
+@triton.jit(do_not_specialize=["q_len", "k_len", "Hq", "q_tiles", "position_end"])
 def backward_dq(
     q_desc, k_desc, v_desc, out_desc, dout_desc, dq_ptr, lse_ptr, dlse_ptr, delta_ptr, scale, q_segments_ptr,
-    k_segments_ptr, key_ranges_ptr, q_len, k_len, Hq, q_segments_stride_batch, q_segments_stride_query,
-    k_segments_stride_batch, k_segments_stride_key, q_tiles, GROUP: tl.constexpr, D: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    PRECISION: tl.constexpr
+    k_segments_ptr, key_ranges_ptr, cos_ptr, sin_ptr, positions_ptr, q_len, k_len, Hq, q_segments_stride_batch,
+    q_segments_stride_query, k_segments_stride_batch, k_segments_stride_key, q_tiles, cos_stride_row,
+    cos_stride_column, sin_stride_row, sin_stride_column, positions_stride_batch, positions_stride_token,
+    position_end, GROUP: tl.constexpr, D: tl.constexpr, HALF: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_HALF: tl.constexpr
 ):  # fmt: skip
     """The gradient of one tile of queries of one head, and delta, what the softmax takes off every score's gradient."""
     # late rows tend to see more keys: they start first
@@ -483,60 +584,11 @@ def backward_dq(
         )  # fmt: skip
 
     store_rows(dq_ptr + (b.to(tl.int64) * q_len * Hq + h) * D, Hq * D, dq * scale, q_start, q_len, D)
-
-
-@triton.jit
-def turn(
-    x_ptr, x_stride, x_stride_column, turned_ptr, turned_stride, row, inside, cos, sin, HALF: tl.constexpr,
-    BLOCK_HALF: tl.constexpr
-):  # fmt: skip
-    """Turns the pairs of components of some rows of one head."""
-    pair = tl.arange(0, BLOCK_HALF)[None, :]
-    first, second = pair, pair + HALF
-    x_row, turned_row = row.to(tl.int64)[:, None] * x_stride, row.to(tl.int64)[:, None] * turned_stride
-    there = inside[:, None] & (pair < HALF)
-    a = tl.load(x_ptr + x_row + first * x_stride_column, mask=there).to(tl.float32)
-    b = tl.load(x_ptr + x_row + second * x_stride_column, mask=there).to(tl.float32)
-    dtype = turned_ptr.dtype.element_ty
-    tl.store(turned_ptr + turned_row + first, (a * cos - b * sin).to(dtype), mask=there)
-    tl.store(turned_ptr + turned_row + second, (b * cos + a * sin).to(dtype), mask=there)
-
-
-@triton.jit(do_not_specialize=["position_end", "q_len", "k_len", "Hq", "Hkv"])
-def rotate(
-    q_ptr, q_turned_ptr, k_ptr, k_turned_ptr, cos_ptr, sin_ptr, positions_ptr, sign, q_stride_batch,
-    q_stride_token, q_stride_head, q_stride_column, q_turned_stride_batch, q_turned_stride_token,
-    q_turned_stride_head, k_stride_batch, k_stride_token, k_stride_head, k_stride_column, k_turned_stride_batch,
-    k_turned_stride_token, k_turned_stride_head, cos_stride_row, cos_stride_column, sin_stride_row,
-    sin_stride_column, positions_stride_batch, positions_stride_token, position_end, q_len, k_len, Hq, Hkv,
-    HALF: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_HALF: tl.constexpr
-):  # fmt: skip
-    """Turns queries and keys by the angles of their positions; back again where `sign` is -1."""
-    b, h = tl.program_id(0) // (Hq + Hkv), tl.program_id(0) % (Hq + Hkv)
-    row = tl.program_id(1) * BLOCK_T + tl.arange(0, BLOCK_T)
-    position = tl.where(h < Hq, row + (k_len - q_len), row)
-    inside = row < tl.where(h < Hq, q_len, k_len)
+    positions_base = positions_ptr
     if positions_ptr is not None:
-        positions_base = positions_ptr + b.to(tl.int64) * positions_stride_batch
-        given = inside & (position >= 0)
-        position = tl.load(positions_base + position.to(tl.int64) * positions_stride_token, mask=given, other=0)
-    position = tl.minimum(tl.maximum(position, 0), position_end - 1).to(tl.int64)[:, None]
-    pair = tl.arange(0, BLOCK_HALF)[None, :]
-    cos = tl.load(cos_ptr + position * cos_stride_row + pair * cos_stride_column, mask=pair < HALF).to(tl.float32)
-    sin = (
-        tl.load(sin_ptr + position * sin_stride_row + pair * sin_stride_column, mask=pair < HALF).to(tl.float32) * sign
-    )
-    if h < Hq:
-        x_ptr = q_ptr + b.to(tl.int64) * q_stride_batch + tl.cast(h, tl.int64) * q_stride_head
-        turned_ptr = q_turned_ptr + b.to(tl.int64) * q_turned_stride_batch + tl.cast(h, tl.int64) * q_turned_stride_head
-        turn(
-            x_ptr, q_stride_token, q_stride_column, turned_ptr, q_turned_stride_token, row, inside, cos, sin, HALF, BLOCK_HALF
-        )  # fmt: skip
-    else:
-        x_ptr = k_ptr + b.to(tl.int64) * k_stride_batch + tl.cast(h - Hq, tl.int64) * k_stride_head
-        turned_ptr = (
-            k_turned_ptr + b.to(tl.int64) * k_turned_stride_batch + tl.cast(h - Hq, tl.int64) * k_turned_stride_head
-        )
-        turn(
-            x_ptr, k_stride_token, k_stride_column, turned_ptr, k_turned_stride_token, row, inside, cos, sin, HALF, BLOCK_HALF
-        )  # fmt: skip
+        positions_base += b.to(tl.int64) * positions_stride_batch
+    turn_back(
+        dq_ptr + (b.to(tl.int64) * q_len * Hq + h) * D, Hq * D, q_start, q_len, k_len - q_len, cos_ptr,
+        cos_stride_row, cos_stride_column, sin_ptr, sin_stride_row, sin_stride_column, positions_base,
+        positions_stride_token, position_end, HALF, BLOCK_HALF, BLOCK_M
+    )  # fmt: skip

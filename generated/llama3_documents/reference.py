@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  44da7b9f79bbc8e7
-#   text hash     eb3c8d0b1af83598
+#   content hash  07e84c57e67933aa
+#   text hash     8c82cc5c52bc5adb
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  44da7b9f79bbc8e7
-#   text hash     49f26033947e2da4
+#   content hash  07e84c57e67933aa
+#   text hash     8a8a4d9208920b30
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  04096c91fdff00e4
-#   text hash     cc5edcb11e1d5126
+#   content hash  26afcd298144bb4b
+#   text hash     a19597655291279f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  04096c91fdff00e4
-#   text hash     e2eab202a042d158
+#   content hash  26afcd298144bb4b
+#   text hash     759a4267b439d9c2
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

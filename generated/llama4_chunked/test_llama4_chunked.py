@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  04096c91fdff00e4
-#   text hash     19d9015db77a813d
+#   content hash  26afcd298144bb4b
+#   text hash     6c1c474cafc7094d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

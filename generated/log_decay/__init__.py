@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  8bca3cbe6982c4f8
-#   text hash     2ec1a4c69cfa92eb
+#   content hash  19f1f6f769062ed6
+#   text hash     7c9f63f9af7aa1e1
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  8bca3cbe6982c4f8
-#   text hash     17bb627a8f6189c0
+#   content hash  19f1f6f769062ed6
+#   text hash     f761ffe50adb665f
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

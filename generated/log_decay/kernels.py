@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  8bca3cbe6982c4f8
-#   text hash     acd4fa769fa938b0
+#   content hash  19f1f6f769062ed6
+#   text hash     f895f537fdf06df1
 #   render with   attnforge render specs/log_decay.yaml
 """The kernels: Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  8bca3cbe6982c4f8
-#   text hash     45c2d955aab47b6a
+#   content hash  19f1f6f769062ed6
+#   text hash     9db532778f11e15d
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

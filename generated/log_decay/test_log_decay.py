@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  8bca3cbe6982c4f8
-#   text hash     ccbdb659c3844103
+#   content hash  19f1f6f769062ed6
+#   text hash     a4ccdcd89aee0443
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b3de57654dc09e5f
-#   text hash     d697731e0a52c6d4
+#   content hash  41cb1f7a9aa56c22
+#   text hash     56663f8d8f4b0502
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

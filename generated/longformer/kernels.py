@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b3de57654dc09e5f
-#   text hash     866d0a349cb0a963
+#   content hash  41cb1f7a9aa56c22
+#   text hash     2ed2ec096e0fc29c
 #   render with   attnforge render specs/longformer.yaml
 """The kernels: A window of 256 keys to each side, and 16 global tokens.
 

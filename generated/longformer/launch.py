@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b3de57654dc09e5f
-#   text hash     6ba0f2323be3fa7e
+#   content hash  41cb1f7a9aa56c22
+#   text hash     a74efee4cc44311f
 #   render with   attnforge render specs/longformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

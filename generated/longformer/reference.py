@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b3de57654dc09e5f
-#   text hash     2451bb1dc95f4d65
+#   content hash  41cb1f7a9aa56c22
+#   text hash     3139d8672fc1c74f
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

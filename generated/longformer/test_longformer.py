@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b3de57654dc09e5f
-#   text hash     f97c7dfe9a39ba24
+#   content hash  41cb1f7a9aa56c22
+#   text hash     78ac372b5a83824d
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  22cc21cc4d967248
-#   text hash     06096d9ac1b78f63
+#   content hash  d99d2e83cce70aa2
+#   text hash     67aa5165b475466e
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  22cc21cc4d967248
-#   text hash     a77f55804007a3cf
+#   content hash  d99d2e83cce70aa2
+#   text hash     bcc5aada1b4db59e
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c7d766d30768153f
-#   text hash     887a25864b9c8e50
+#   content hash  5d61da777a904998
+#   text hash     809fa7cd2594fc43
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

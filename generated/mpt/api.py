@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c7d766d30768153f
-#   text hash     ae6c813fd4ff35f4
+#   content hash  5d61da777a904998
+#   text hash     de0fb55f02378a01
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

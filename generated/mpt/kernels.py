@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c7d766d30768153f
-#   text hash     d1fa4913abfdaf6c
+#   content hash  5d61da777a904998
+#   text hash     bfcbd516ce13cd7b
 #   render with   attnforge render specs/mpt.yaml
 """The kernels: Attention with a prefix and linear biases.
 

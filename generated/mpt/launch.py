@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c7d766d30768153f
-#   text hash     603d82f8c1d1c119
+#   content hash  5d61da777a904998
+#   text hash     929047c77e83028a
 #   render with   attnforge render specs/mpt.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c7d766d30768153f
-#   text hash     981b700314ff832a
+#   content hash  5d61da777a904998
+#   text hash     2bf4d7d626a30fde
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

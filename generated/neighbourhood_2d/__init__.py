@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  7a364232ae4880b3
-#   text hash     b5b67524b2d6c782
+#   content hash  30ba96e3683bb44c
+#   text hash     ab090beabc7a7b26
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see those at most 3 rows and columns away.
 

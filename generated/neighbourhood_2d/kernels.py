@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  7a364232ae4880b3
-#   text hash     311df73ee4564955
+#   content hash  30ba96e3683bb44c
+#   text hash     a2c5d76295c3ed4c
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernels: Cells of an image of 32 columns see those at most 3 rows and columns away.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  7a364232ae4880b3
-#   text hash     33feab819c61ea50
+#   content hash  30ba96e3683bb44c
+#   text hash     5e464fdc9db0e141
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

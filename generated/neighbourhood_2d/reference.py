@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  7a364232ae4880b3
-#   text hash     526cf85c950ce5d5
+#   content hash  30ba96e3683bb44c
+#   text hash     f099448a82e0e8ad
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

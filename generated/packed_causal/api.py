@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e92f577a5173ef36
-#   text hash     c20b379031b84c28
+#   content hash  4ee88748718aa3c2
+#   text hash     5f2e913238a06314
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

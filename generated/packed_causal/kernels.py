@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e92f577a5173ef36
-#   text hash     97becd15c6258e37
+#   content hash  4ee88748718aa3c2
+#   text hash     0649d52136f4ba12
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernels: Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e92f577a5173ef36
-#   text hash     d1c69f069b53b7a4
+#   content hash  4ee88748718aa3c2
+#   text hash     6045b6d3a9d4382c
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e92f577a5173ef36
-#   text hash     261427d9801b5a3f
+#   content hash  4ee88748718aa3c2
+#   text hash     a40dbca87201d2d2
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e92f577a5173ef36
-#   text hash     7a4d06050a7ecea9
+#   content hash  4ee88748718aa3c2
+#   text hash     a0795aa780e5b944
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a644aa37239ca20c
-#   text hash     59cfa13206fa958d
+#   content hash  c8d16296736e8574
+#   text hash     720e64b328979f26
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

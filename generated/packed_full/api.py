@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a644aa37239ca20c
-#   text hash     00345fb25faf2202
+#   content hash  c8d16296736e8574
+#   text hash     675a7b44ad1a2c2a
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

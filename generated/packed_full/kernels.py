@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a644aa37239ca20c
-#   text hash     91e8bf1165f1e8c7
+#   content hash  c8d16296736e8574
+#   text hash     d2dec2b97aabb77e
 #   render with   attnforge render specs/packed_full.yaml
 """The kernels: Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a644aa37239ca20c
-#   text hash     846254a5634c37c0
+#   content hash  c8d16296736e8574
+#   text hash     d03d1248e9e2c4eb
 #   render with   attnforge render specs/packed_full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a644aa37239ca20c
-#   text hash     6d87bd395feedece
+#   content hash  c8d16296736e8574
+#   text hash     886b1f7201d9870e
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  19ba9ab84cecd2d4
-#   text hash     4c76b57b82d7ffc4
+#   content hash  c99f92fd112031cf
+#   text hash     d5de4d421e0926ff
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

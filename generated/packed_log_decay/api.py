@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  19ba9ab84cecd2d4
-#   text hash     82aff35145ef7be8
+#   content hash  c99f92fd112031cf
+#   text hash     ba6b103f2432942e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

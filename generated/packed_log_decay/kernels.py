@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  19ba9ab84cecd2d4
-#   text hash     9e9ad94c3e6ce9b6
+#   content hash  c99f92fd112031cf
+#   text hash     3c8ef972952a9039
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The kernels: Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  19ba9ab84cecd2d4
-#   text hash     47040e67635b5327
+#   content hash  c99f92fd112031cf
+#   text hash     4721af5390820d0e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  19ba9ab84cecd2d4
-#   text hash     442ab97febc91317
+#   content hash  c99f92fd112031cf
+#   text hash     f61958e6ecd0cbf5
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  73840b3d0d03b0d0
-#   text hash     58fa0bd1bedc20e5
+#   content hash  dc7a051aafbbecc4
+#   text hash     0d5b6bedefc0cd82
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

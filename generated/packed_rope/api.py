@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  73840b3d0d03b0d0
-#   text hash     a1bfed3d7a1fca9a
+#   content hash  dc7a051aafbbecc4
+#   text hash     56c80147236b3f1b
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  73840b3d0d03b0d0
-#   text hash     a86d073734e75d50
+#   content hash  dc7a051aafbbecc4
+#   text hash     7a014b293ff780ec
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -168,21 +168,7 @@ def _attend(
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("inf")), q_turned, k_turned
     shapes = _Shapes.of("attend", q, k, v, cu_seqlens_q, cu_seqlens_k, cos, sin, positions, max_seqlen_q, max_seqlen_k)
-    _turn(
-        shapes,
-        q,
-        k,
-        q_turned,
-        k_turned,
-        cu_seqlens_q,
-        cu_seqlens_k,
-        max_seqlen_q,
-        max_seqlen_k,
-        cos,
-        sin,
-        positions,
-        1.0,
-    )
+    _turn(shapes, q, k, q_turned, k_turned, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, cos, sin, positions)
     q, k = q_turned, k_turned
     q, k, v = shapes.readable(q, k, v)
 
@@ -279,7 +265,7 @@ def _differentiate(
             shapes,
             kernels.backward_dq,
             (block_m, block_n),
-            (q, k, v, out, dout, dq, lse, dlse, delta, cu_seqlens_q, cu_seqlens_k, float(scale)),
+            (q, k, v, out, dout, dq, lse, dlse, delta, cu_seqlens_q, cu_seqlens_k, float(scale), cos, sin, positions),
             grid=lambda: _in_groups((cu_seqlens_q.shape[0] - 1) * q.shape[-2], _cdiv(max_seqlen_q, block_m), k, v),
             known=lambda: dict(
                 q_desc=_tiles(q, block_m),
@@ -289,13 +275,21 @@ def _differentiate(
                 dout_desc=_tiles(dout, block_m),
                 Hq=q.shape[-2],
                 q_rows=lse.shape[-1],
+                cos_stride_row=cos.stride(0),
+                cos_stride_column=cos.stride(1),
+                sin_stride_row=sin.stride(0),
+                sin_stride_column=sin.stride(1),
+                positions_stride_token=0 if positions is None else positions.stride(-1),
+                position_end=cos.shape[0],
                 GROUP=q.shape[-2] // k.shape[-2],
                 D=q.shape[-1],
+                HALF=cos.shape[1],
                 BLOCK_M=block_m,
                 BLOCK_N=block_n,
                 BLOCK_D=_padded(q),
                 BLOCK_DV=_padded(v),
                 PRECISION=_precision(q),
+                BLOCK_HALF=_power_of_2(cos.shape[1]),
                 num_warps=warps,
                 num_stages=stages,
             ),
@@ -312,7 +306,7 @@ def _differentiate(
                 shapes,
                 kernels.backward_dkv,
                 (block_m, block_n),
-                (q, k, v, dout, lse, delta, dk, dv, cu_seqlens_q, cu_seqlens_k, float(scale)),
+                (q, k, v, dout, lse, delta, dk, dv, cu_seqlens_q, cu_seqlens_k, float(scale), cos, sin, positions),
                 grid=lambda: _in_groups(
                     (cu_seqlens_q.shape[0] - 1) * k.shape[-2], _cdiv(max_seqlen_k, block_n), q, dout
                 ),
@@ -325,37 +319,28 @@ def _differentiate(
                     delta_desc=_values(delta, block_m),
                     Hq=q.shape[-2],
                     q_rows=lse.shape[-1],
+                    cos_stride_row=cos.stride(0),
+                    cos_stride_column=cos.stride(1),
+                    sin_stride_row=sin.stride(0),
+                    sin_stride_column=sin.stride(1),
+                    positions_stride_token=0 if positions is None else positions.stride(-1),
+                    position_end=cos.shape[0],
                     GROUP=q.shape[-2] // k.shape[-2],
                     D=q.shape[-1],
                     DV=v.shape[-1],
+                    HALF=cos.shape[1],
                     BLOCK_M=block_m,
                     BLOCK_N=block_n,
                     BLOCK_D=_padded(q),
                     BLOCK_DV=_padded(v),
                     PRECISION=_precision(q),
+                    BLOCK_HALF=_power_of_2(cos.shape[1]),
                     num_warps=warps,
                     num_stages=stages,
                 ),
             )
 
         _run(shapes, "backward_dkv", launch, q, v)
-    if wanted[0] or wanted[1]:
-        turned_k = dk if wanted[1] else k[..., :0, :]
-        _turn(
-            shapes,
-            dq,
-            turned_k,
-            dq,
-            turned_k,
-            cu_seqlens_q,
-            cu_seqlens_k,
-            max_seqlen_q,
-            max_seqlen_k,
-            cos,
-            sin,
-            positions,
-            -1.0,
-        )
     return tuple(gradients)
 
 
@@ -434,15 +419,15 @@ _attend.register_autograd(_backward, setup_context=_keep)
 
 
 def _turn(
-    shapes, q, k, q_turned, k_turned, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, cos, sin, positions, sign
+    shapes, q, k, q_turned, k_turned, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, cos, sin, positions
 ):
-    """Turns q and k by the angles of their positions, or back where the sign is -1; where they stand, if need be."""
+    """Turns q and k by the angles of their positions."""
     block_t = 32
     _launch(
         shapes,
         kernels.rotate,
         (block_t,),
-        (q, q_turned, k, k_turned, cos, sin, positions, cu_seqlens_q, cu_seqlens_k, float(sign)),
+        (q, q_turned, k, k_turned, cos, sin, positions, cu_seqlens_q, cu_seqlens_k),
         grid=lambda: (
             (cu_seqlens_q.shape[0] - 1) * (q.shape[-2] + k.shape[-2]),
             _cdiv(max(max_seqlen_q, max_seqlen_k), block_t),

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  73840b3d0d03b0d0
-#   text hash     3c5b0201506d2419
+#   content hash  dc7a051aafbbecc4
+#   text hash     67207dd881b5cac2
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  73840b3d0d03b0d0
-#   text hash     77f150b8477c7975
+#   content hash  dc7a051aafbbecc4
+#   text hash     ed27010264443e31
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

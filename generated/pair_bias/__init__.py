@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  06807994d275f78d
-#   text hash     33be78342b512a27
+#   content hash  6327aa9b4dcc2a7c
+#   text hash     324de329123c54ad
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  06807994d275f78d
-#   text hash     938e6424a7a2fb24
+#   content hash  6327aa9b4dcc2a7c
+#   text hash     7fa1ba78a06fc9d2
 #   render with   attnforge render specs/pair_bias.yaml
 """The kernels: Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  06807994d275f78d
-#   text hash     410ff3c5919b96d7
+#   content hash  6327aa9b4dcc2a7c
+#   text hash     ddb73a8f80204efd
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  06807994d275f78d
-#   text hash     50391d55578a1afd
+#   content hash  6327aa9b4dcc2a7c
+#   text hash     802c52aaf1bfe6d3
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

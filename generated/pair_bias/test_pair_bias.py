@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  06807994d275f78d
-#   text hash     ccb6a1f17672a9a5
+#   content hash  6327aa9b4dcc2a7c
+#   text hash     639488953d114b92
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8143057e8bc91281
-#   text hash     47e01d4425d2b898
+#   content hash  2f8a50fb39bf5fa1
+#   text hash     3986324d745cf212
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8143057e8bc91281
-#   text hash     c8c9f3cf45eab1ba
+#   content hash  2f8a50fb39bf5fa1
+#   text hash     8a2bc0b460ee5c34
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

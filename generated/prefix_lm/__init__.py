@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  56c08134ba06b294
-#   text hash     cd5ad1a0a60014eb
+#   content hash  cbd9ae76e658103d
+#   text hash     c6d8f427f3a43921
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

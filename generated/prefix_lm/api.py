@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  56c08134ba06b294
-#   text hash     9f2a6b53f22083d4
+#   content hash  cbd9ae76e658103d
+#   text hash     6d62236ead6f03b4
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

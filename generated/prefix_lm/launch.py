@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  56c08134ba06b294
-#   text hash     1bde9feb4c8b0a7a
+#   content hash  cbd9ae76e658103d
+#   text hash     2c23b72387ddd1a5
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  56c08134ba06b294
-#   text hash     a0107cd06c13d9b1
+#   content hash  cbd9ae76e658103d
+#   text hash     7fc47509bcb41a76
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  891864179b1c52ad
-#   text hash     9e01b43b2f8df76c
+#   content hash  81bf110a88b8f506
+#   text hash     5eda64872a43cd09
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

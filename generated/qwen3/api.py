@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  891864179b1c52ad
-#   text hash     13f7a45ea1af37ef
+#   content hash  81bf110a88b8f506
+#   text hash     0ab4d8cc6b217c25
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  891864179b1c52ad
-#   text hash     86741992454fc379
+#   content hash  81bf110a88b8f506
+#   text hash     bca1dc4ada335fe1
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

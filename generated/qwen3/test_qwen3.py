@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  891864179b1c52ad
-#   text hash     d8ee58c678406600
+#   content hash  81bf110a88b8f506
+#   text hash     efd6c4917f1af76e
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c89dbd0baada27ec
-#   text hash     6b2bfa8ccb5203cc
+#   content hash  ca94286bcd98d002
+#   text hash     c70770dba2a30e01
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c89dbd0baada27ec
-#   text hash     239728f68c6148f4
+#   content hash  ca94286bcd98d002
+#   text hash     7fdf6b506b1bf335
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

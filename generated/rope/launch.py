@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c89dbd0baada27ec
-#   text hash     7dde0929f7d1ed50
+#   content hash  ca94286bcd98d002
+#   text hash     56a603b907083124
 #   render with   attnforge render specs/rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -156,7 +156,7 @@ def _attend(
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("inf")), q_turned, k_turned
     shapes = _Shapes.of("attend", q, k, v, cos, sin, positions)
-    _turn(shapes, q, k, q_turned, k_turned, cos, sin, positions, 1.0)
+    _turn(shapes, q, k, q_turned, k_turned, cos, sin, positions)
     q, k = q_turned, k_turned
     q, k, v = shapes.readable(q, k, v)
 
@@ -234,7 +234,7 @@ def _differentiate(
             shapes,
             kernels.backward_dq,
             (block_m, block_n),
-            (q, k, v, out, dout, dq, lse, dlse, delta, float(scale)),
+            (q, k, v, out, dout, dq, lse, dlse, delta, float(scale), cos, sin, positions),
             grid=lambda: _in_groups(q.shape[0] * q.shape[-2], _cdiv(q.shape[1], block_m), k, v),
             known=lambda: dict(
                 q_desc=_tiles(q, block_m),
@@ -245,12 +245,21 @@ def _differentiate(
                 q_len=q.shape[1],
                 k_len=k.shape[1],
                 Hq=q.shape[-2],
+                cos_stride_row=cos.stride(0),
+                cos_stride_column=cos.stride(1),
+                sin_stride_row=sin.stride(0),
+                sin_stride_column=sin.stride(1),
+                positions_stride_batch=0 if positions is None else positions.stride(0),
+                positions_stride_token=0 if positions is None else positions.stride(-1),
+                position_end=cos.shape[0],
                 D=q.shape[-1],
+                HALF=cos.shape[1],
                 BLOCK_M=block_m,
                 BLOCK_N=block_n,
                 BLOCK_D=_padded(q),
                 BLOCK_DV=_padded(v),
                 PRECISION=_precision(q),
+                BLOCK_HALF=_power_of_2(cos.shape[1]),
                 num_warps=warps,
                 num_stages=stages,
             ),
@@ -267,7 +276,7 @@ def _differentiate(
                 shapes,
                 kernels.backward_dkv,
                 (block_m, block_n),
-                (q, k, v, dout, lse, delta, dk, dv, float(scale)),
+                (q, k, v, dout, lse, delta, dk, dv, float(scale), cos, sin, positions),
                 grid=lambda: _in_groups(q.shape[0] * k.shape[-2], _cdiv(k.shape[1], block_n), q, dout),
                 known=lambda: dict(
                     q_desc=_tiles(q, block_m),
@@ -279,22 +288,28 @@ def _differentiate(
                     q_len=q.shape[1],
                     k_len=k.shape[1],
                     Hq=q.shape[-2],
+                    cos_stride_row=cos.stride(0),
+                    cos_stride_column=cos.stride(1),
+                    sin_stride_row=sin.stride(0),
+                    sin_stride_column=sin.stride(1),
+                    positions_stride_batch=0 if positions is None else positions.stride(0),
+                    positions_stride_token=0 if positions is None else positions.stride(-1),
+                    position_end=cos.shape[0],
                     D=q.shape[-1],
                     DV=v.shape[-1],
+                    HALF=cos.shape[1],
                     BLOCK_M=block_m,
                     BLOCK_N=block_n,
                     BLOCK_D=_padded(q),
                     BLOCK_DV=_padded(v),
                     PRECISION=_precision(q),
+                    BLOCK_HALF=_power_of_2(cos.shape[1]),
                     num_warps=warps,
                     num_stages=stages,
                 ),
             )
 
         _run(shapes, "backward_dkv", launch, q, v)
-    if wanted[0] or wanted[1]:
-        turned_k = dk if wanted[1] else k[..., :0, :]
-        _turn(shapes, dq, turned_k, dq, turned_k, cos, sin, positions, -1.0)
     return tuple(gradients)
 
 
@@ -338,14 +353,14 @@ def _backward(ctx, dout, dlse, *_):
 _attend.register_autograd(_backward, setup_context=_keep)
 
 
-def _turn(shapes, q, k, q_turned, k_turned, cos, sin, positions, sign):
-    """Turns q and k by the angles of their positions, or back where the sign is -1; where they stand, if need be."""
+def _turn(shapes, q, k, q_turned, k_turned, cos, sin, positions):
+    """Turns q and k by the angles of their positions."""
     block_t = 32
     _launch(
         shapes,
         kernels.rotate,
         (block_t,),
-        (q, q_turned, k, k_turned, cos, sin, positions, float(sign)),
+        (q, q_turned, k, k_turned, cos, sin, positions),
         grid=lambda: (q.shape[0] * (q.shape[-2] + k.shape[-2]), _cdiv(max(q.shape[1], k.shape[1]), block_t)),
         known=lambda: dict(
             q_stride_batch=q.stride(0),

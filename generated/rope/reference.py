@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c89dbd0baada27ec
-#   text hash     3986ad1adc1b68f1
+#   content hash  ca94286bcd98d002
+#   text hash     51b59327882c19f9
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

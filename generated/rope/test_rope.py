@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c89dbd0baada27ec
-#   text hash     4a053de94a7622b1
+#   content hash  ca94286bcd98d002
+#   text hash     79ecc3c53fdedea6
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

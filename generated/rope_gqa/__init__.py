@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  36cbdc7c657d7e92
-#   text hash     bc65a25d1171328e
+#   content hash  f712f2e0a9fb855b
+#   text hash     458cabc34297ad79
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  36cbdc7c657d7e92
-#   text hash     be520b1329dc936e
+#   content hash  f712f2e0a9fb855b
+#   text hash     a89a7a5fb32ae06b
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  36cbdc7c657d7e92
-#   text hash     1d77f6da14d10b31
+#   content hash  f712f2e0a9fb855b
+#   text hash     46b61e62f22e2af8
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

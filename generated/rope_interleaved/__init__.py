@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d3c139cad3b7dabe
-#   text hash     6c3cbe2f02c9fa06
+#   content hash  59f7bcf85da7b1c3
+#   text hash     e20805009fbddd57
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

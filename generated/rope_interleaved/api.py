@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d3c139cad3b7dabe
-#   text hash     2123f5115bca59b3
+#   content hash  59f7bcf85da7b1c3
+#   text hash     6e76e914ad52420c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d3c139cad3b7dabe
-#   text hash     fb8780bda59743c7
+#   content hash  59f7bcf85da7b1c3
+#   text hash     6f218c14a83cf8d2
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

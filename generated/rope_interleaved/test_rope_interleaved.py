@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d3c139cad3b7dabe
-#   text hash     9bedd5366b03953d
+#   content hash  59f7bcf85da7b1c3
+#   text hash     2b996be8fec30c32
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  252f896542d7ef2f
-#   text hash     5a52cfd94b54db7d
+#   content hash  9d86188a7dab28a3
+#   text hash     5c6d2fc1a356cdd2
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

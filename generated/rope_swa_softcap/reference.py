@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  252f896542d7ef2f
-#   text hash     656c4a62bfea3cf9
+#   content hash  9d86188a7dab28a3
+#   text hash     7c814c0f13f83685
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  252f896542d7ef2f
-#   text hash     ac3c40f67a651ab0
+#   content hash  9d86188a7dab28a3
+#   text hash     a90706fedcadd3fb
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

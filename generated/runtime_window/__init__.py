@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  21a76b7e57597f89
-#   text hash     48563b28a7fc673c
+#   content hash  2105c9fb5c5b1ccd
+#   text hash     c4eef7a85c0a07f4
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  21a76b7e57597f89
-#   text hash     ea56c2525ef051b3
+#   content hash  2105c9fb5c5b1ccd
+#   text hash     e7cf4bda7186e46e
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernels: Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  21a76b7e57597f89
-#   text hash     df97b432f8cf5ef7
+#   content hash  2105c9fb5c5b1ccd
+#   text hash     3de7725e9d9bfe8f
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  21a76b7e57597f89
-#   text hash     5d0eeed92ec697d1
+#   content hash  2105c9fb5c5b1ccd
+#   text hash     77812e8bda8151d5
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

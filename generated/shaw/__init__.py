@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e279b4284ceacf9d
-#   text hash     1fa2a232a402128e
+#   content hash  c488a3413140c476
+#   text hash     274666e9dd7f0827
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e279b4284ceacf9d
-#   text hash     b8855789e2117fd3
+#   content hash  c488a3413140c476
+#   text hash     c0e16c2752229e37
 #   render with   attnforge render specs/shaw.yaml
 """The kernels: Attention in which each query gives each distance up to 16 a score of its own.
 

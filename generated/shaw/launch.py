@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e279b4284ceacf9d
-#   text hash     1e53712ed8872e6f
+#   content hash  c488a3413140c476
+#   text hash     3e4ec60e69afdf61
 #   render with   attnforge render specs/shaw.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

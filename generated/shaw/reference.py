@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e279b4284ceacf9d
-#   text hash     5d7403e22c4583d3
+#   content hash  c488a3413140c476
+#   text hash     c021ce114bb33f22
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e279b4284ceacf9d
-#   text hash     10ea5926170e9298
+#   content hash  c488a3413140c476
+#   text hash     fced938f13462ff5
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

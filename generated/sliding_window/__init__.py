@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6f79b9f84a216b3e
-#   text hash     f5b675be9207070a
+#   content hash  c361d5672f3245ae
+#   text hash     c1af7f8cfacef177
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6f79b9f84a216b3e
-#   text hash     21e7f3d3c1322ea2
+#   content hash  c361d5672f3245ae
+#   text hash     322b72fa2c001e55
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

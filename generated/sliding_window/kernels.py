@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6f79b9f84a216b3e
-#   text hash     f6c320db00483323
+#   content hash  c361d5672f3245ae
+#   text hash     93e16eb372d6afac
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernels: Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6f79b9f84a216b3e
-#   text hash     fd6d573f0ad74201
+#   content hash  c361d5672f3245ae
+#   text hash     ac7f4d977fde0fdb
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6f79b9f84a216b3e
-#   text hash     74e1fad902cdb1e7
+#   content hash  c361d5672f3245ae
+#   text hash     b730988784bbc04f
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  36db9d0571e2bcdf
-#   text hash     450c357a8ca66c01
+#   content hash  a3db66e27d74bacc
+#   text hash     28d0ae149a5676e4
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  36db9d0571e2bcdf
-#   text hash     a7d2baa2a53bf788
+#   content hash  a3db66e27d74bacc
+#   text hash     9385eed95f0645c9
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

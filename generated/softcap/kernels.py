@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  36db9d0571e2bcdf
-#   text hash     fb2186e2d528c643
+#   content hash  a3db66e27d74bacc
+#   text hash     49e1a88c0211fd7c
 #   render with   attnforge render specs/softcap.yaml
 """The kernels: Causal attention with scores capped smoothly at 30.
 

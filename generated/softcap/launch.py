@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  36db9d0571e2bcdf
-#   text hash     006c7d0c4459baa6
+#   content hash  a3db66e27d74bacc
+#   text hash     65e988c2d982ebd7
 #   render with   attnforge render specs/softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  36db9d0571e2bcdf
-#   text hash     f59e922e018c40b6
+#   content hash  a3db66e27d74bacc
+#   text hash     968ad1d1e547f80f
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  8213028e7f7158d9
-#   text hash     4e5baa6f0756735c
+#   content hash  8ddfa095168711ea
+#   text hash     66b62773d7653093
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

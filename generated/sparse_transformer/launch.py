@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  8213028e7f7158d9
-#   text hash     a6ba0e92416f2a53
+#   content hash  8ddfa095168711ea
+#   text hash     ad3a5cfb014e11a4
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  466dfc9e4b0ab45c
-#   text hash     30154819adc9c794
+#   content hash  5ad0b5b2486b54b1
+#   text hash     45b74d90df5e966b
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  466dfc9e4b0ab45c
-#   text hash     c8129b852d71bef5
+#   content hash  5ad0b5b2486b54b1
+#   text hash     75c6e178bd667224
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

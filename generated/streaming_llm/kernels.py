@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  466dfc9e4b0ab45c
-#   text hash     190620a8ed2c26f9
+#   content hash  5ad0b5b2486b54b1
+#   text hash     83715e18aabff6d1
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernels: Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  466dfc9e4b0ab45c
-#   text hash     6618ef71b4f4f4d6
+#   content hash  5ad0b5b2486b54b1
+#   text hash     517bba26518fe1d2
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

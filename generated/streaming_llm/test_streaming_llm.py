@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  466dfc9e4b0ab45c
-#   text hash     387438d51a7e0fa4
+#   content hash  5ad0b5b2486b54b1
+#   text hash     8e2f785a7bc19e65
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

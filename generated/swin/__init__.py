@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  fd618f3b06bbef4f
-#   text hash     2d582c48d0b94f56
+#   content hash  9efd48fa02debd13
+#   text hash     c02d3b7b19f2ebe8
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  fd618f3b06bbef4f
-#   text hash     ecac4bf97290d4cf
+#   content hash  9efd48fa02debd13
+#   text hash     b058c423712577b4
 #   render with   attnforge render specs/swin.yaml
 """The kernels: Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

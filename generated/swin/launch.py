@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  fd618f3b06bbef4f
-#   text hash     1a6ce1ef883e1fee
+#   content hash  9efd48fa02debd13
+#   text hash     ce1595ac8a08e7f9
 #   render with   attnforge render specs/swin.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

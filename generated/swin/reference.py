@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  fd618f3b06bbef4f
-#   text hash     ead20880574cc6a5
+#   content hash  9efd48fa02debd13
+#   text hash     1bd63ec357d22460
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  fd618f3b06bbef4f
-#   text hash     162dda2f2b342872
+#   content hash  9efd48fa02debd13
+#   text hash     42f4b51b5414678f
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  de89c12c61de8ab1
-#   text hash     a076adb5d81f0ca3
+#   content hash  130dfdff0f80b033
+#   text hash     86f03786899736da
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  de89c12c61de8ab1
-#   text hash     d1f152c6ba8cb997
+#   content hash  130dfdff0f80b033
+#   text hash     24744fe8ae6c4126
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernels: Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  de89c12c61de8ab1
-#   text hash     f0c46689ceae3f87
+#   content hash  130dfdff0f80b033
+#   text hash     59ba9aa58056be58
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

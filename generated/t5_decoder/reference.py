@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  de89c12c61de8ab1
-#   text hash     0c2e495f5c164461
+#   content hash  130dfdff0f80b033
+#   text hash     6e53505d78aeaf6c
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

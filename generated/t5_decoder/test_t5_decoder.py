@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  de89c12c61de8ab1
-#   text hash     22905ba591eeed08
+#   content hash  130dfdff0f80b033
+#   text hash     631c5a214f2b690e
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  efcba2b344fb38e7
-#   text hash     627b177c29851fc9
+#   content hash  9ef7def723858661
+#   text hash     0b5178be3a0acf78
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  efcba2b344fb38e7
-#   text hash     76dccb7b9a9efe9c
+#   content hash  9ef7def723858661
+#   text hash     5820643dc64627a5
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernels: Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  efcba2b344fb38e7
-#   text hash     4b089ca7949b74e7
+#   content hash  9ef7def723858661
+#   text hash     8762cf4680e52707
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

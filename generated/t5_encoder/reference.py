@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  efcba2b344fb38e7
-#   text hash     99d90c9d42c4da5f
+#   content hash  9ef7def723858661
+#   text hash     fbc4113871377537
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

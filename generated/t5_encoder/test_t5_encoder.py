@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  efcba2b344fb38e7
-#   text hash     6a20bbd61def840b
+#   content hash  9ef7def723858661
+#   text hash     a6bdcdd0abedc52c
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f2a1fcc0bb648487
-#   text hash     0a906cad7724a7a5
+#   content hash  4107ff289c23e2a4
+#   text hash     1f9f32ed3271cf44
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

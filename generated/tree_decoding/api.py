@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3beee7cb605baef3
-#   text hash     3c935706435e739c
+#   content hash  24d07189415bc843
+#   text hash     49e18fe798a1c49f
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3beee7cb605baef3
-#   text hash     c028a676020ad8b6
+#   content hash  24d07189415bc843
+#   text hash     e66e5f252f021093
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3beee7cb605baef3
-#   text hash     5105bfe107dea7be
+#   content hash  24d07189415bc843
+#   text hash     ccb41e72a7391c2b
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

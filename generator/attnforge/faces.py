@@ -140,7 +140,8 @@ class Faces(Pieces):
                 *self._skipped("k"),
                 *self._dropped(),
                 *(Parameter(f"{s.name}_ptr", "*fp32", s.name, written=True) for s in self.by_key.learned),
-                *self._constants("GROUP", "D", "DV", *TILED),
+                *self._angles(),
+                *self._constants("GROUP", "D", "DV", "HALF", *TILED, "BLOCK_HALF"),
             ),
             self._step("backward_dkv", self.by_key, names, self._backward_texts(self.by_key)),
         )
@@ -164,7 +165,8 @@ class Faces(Pieces):
                 *self._skipped("q"),
                 *self._dropped(),
                 *(Parameter(f"{s.name}_ptr", "*fp32", s.name, written=True) for s in self.by_query.learned),
-                *self._constants("GROUP", "D", *TILED),
+                *self._angles(),
+                *self._constants("GROUP", "D", "HALF", *TILED, "BLOCK_HALF"),
             ),
             self._step("backward_dq", self.by_query, names, self._backward_texts(self.by_query)),
         )
@@ -182,33 +184,15 @@ class Faces(Pieces):
                 Parameter(f"{x}_turned_stride_{axis}", "i32", f"{x}_turned.stride({i})")
                 for i, axis in enumerate(axes[:-1])
             ]
-        batch = (
-            ()
-            if self.spec.packed
-            else (Parameter("positions_stride_batch", "i32", "0 if positions is None else positions.stride(0)"),)
-        )
-        tables = [
-            Parameter("cos_ptr", "*fp32", "cos"),
-            Parameter("cos_stride_row", "i32", "cos.stride(0)"),
-            Parameter("cos_stride_column", "i32", "cos.stride(1)"),
-            Parameter("sin_ptr", "*fp32", "sin"),
-            Parameter("sin_stride_row", "i32", "sin.stride(0)"),
-            Parameter("sin_stride_column", "i32", "sin.stride(1)"),
-            Parameter("positions_ptr", "*i32", "positions"),
-            *batch,
-            Parameter("positions_stride_token", "i32", "0 if positions is None else positions.stride(-1)"),
-            Parameter("position_end", "i32", "cos.shape[0]"),
-        ]
         constants = self._constants("HALF", "BLOCK_T", "BLOCK_HALF")
         rest = self._constants("D", "BLOCK_REST") if self.spec.rope and self.spec.rope.dims else ()
         return Kernel(
             "rotate",
             (
                 *sides,
-                *tables,
+                *self._angles(),
                 *self._sizes(scale=False),
                 Parameter("Hkv", "i32", "k.shape[-2]"),
-                *((Parameter("sign", "fp32", "sign"),) if self.spec.algorithm.backward else ()),
                 *constants,
                 *rest,
             ),

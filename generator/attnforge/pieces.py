@@ -84,6 +84,19 @@ class Pieces:
             for i, name in enumerate(view.strides(given)):
                 yield Parameter(name, "i32", f"_stride({given.name}, {i})")
 
+    def _angles(self) -> Iterable[Parameter]:
+        """What tells the angles of positions."""
+        if self.spec.rope:
+            for name in ("cos", "sin"):
+                yield Parameter(f"{name}_ptr", "*fp32", name)
+                yield Parameter(f"{name}_stride_row", "i32", f"{name}.stride(0)")
+                yield Parameter(f"{name}_stride_column", "i32", f"{name}.stride(1)")
+            yield Parameter("positions_ptr", "*i32", "positions")
+            if not self.spec.packed:
+                yield Parameter("positions_stride_batch", "i32", "0 if positions is None else positions.stride(0)")
+            yield Parameter("positions_stride_token", "i32", "0 if positions is None else positions.stride(-1)")
+            yield Parameter("position_end", "i32", "cos.shape[0]")
+
     def _sunk(self) -> Iterable[Parameter]:
         if self.spec.sink:
             yield Parameter("sinks_ptr", "*fp32", "sinks")
@@ -96,6 +109,5 @@ class Pieces:
             yield Parameter("rescale", "fp32", "1 / (1 - dropout_p)")
 
     def _constants(self, *names: str) -> Iterable[Parameter]:
-        return [
-            Parameter(n, "constexpr", _CONSTANTS.get(n, n.lower())) for n in names if n != "GROUP" or self.spec.grouped
-        ]
+        needless = (() if self.spec.grouped else ("GROUP",)) + (() if self.spec.rope else ("HALF", "BLOCK_HALF"))
+        return [Parameter(n, "constexpr", _CONSTANTS.get(n, n.lower())) for n in names if n not in needless]

@@ -102,7 +102,7 @@ def test_nothing_is_rendered_for_a_backward_pass(name: str, which: str, tmp_path
     for function in (n for n in trees["kernels.py"].body if isinstance(n, ast.FunctionDef)):
         unread = {argument.arg for argument in function.args.args} - named(function)
         # kernels that look at masks alone share all that they take
-        assert not unread or function.name in ("bounds", "key_ranges"), (function.name, unread)
+        assert not unread or function.name in ("bounds", "ranges"), (function.name, unread)
     planned = plan.build(loaded)
     assert set(planned.tables.single) == {"forward"}
     assert not [a.name for a in planned.arguments if a.grad]

@@ -200,8 +200,8 @@ def test_no_extreme_is_taken_of_a_negative_integer(tmp_path: Path) -> None:
     # the assembler may lose the sign, see benchmarks/NOTES.md
     path = Path(__file__).parent / "found_specs" / "sign_in_an_extreme.yaml"
     found = counts(compiled(SIGNS, tmp_path, str(path)))
-    assert {"forward", "key_ranges", "query_ranges", "backward_dkv"} <= set(found)
-    assert all(count > 0 for name, (count, _) in found.items() if name in ("forward", "key_ranges"))
+    assert {"forward", "ranges", "backward_dkv"} <= set(found)
+    assert all(count > 0 for name, (count, _) in found.items() if name in ("forward", "ranges"))
     assert all(wrong == 0 for _, wrong in found.values()), found
 
 

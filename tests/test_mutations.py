@@ -62,7 +62,7 @@ FAULTS = {
         "packed_causal", "v_tile = tl.where((k_pos < k_len)[:, None], v_tile, 0.0)", "v_tile += 0.0"
     ),
     "rotation the wrong way": ("rope", "b * cos + a * sin", "b * cos - a * sin"),
-    "gradients not turned back": ("rope", "positions, -1.0)", "positions, 1.0)"),
+    "gradients not turned back": ("rope", "cos, -sin,", "cos, sin,"),
     "positions from the top": ("rope", "tl.where(h < Hq, row + (k_len - q_len), row)", "row"),
     "decay with the wrong sign": ("log_decay", "log_decay_k_sum -= ", "log_decay_k_sum += "),
     "decay scanned the wrong way back": ("log_decay", "not ctx.reverse", "ctx.reverse"),

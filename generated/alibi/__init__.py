@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  98f8afcdf5457fc0
-#   text hash     c1d13ab4180cbf8a
+#   content hash  6cac9561c6403221
+#   text hash     b6e23fc2d7d684ae
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  98f8afcdf5457fc0
-#   text hash     446a34faac7c443c
+#   content hash  6cac9561c6403221
+#   text hash     a4b34da07a4a0d79
 #   render with   attnforge render specs/alibi.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -316,8 +316,9 @@ _differentiate.register_autograd(_refuse, setup_context=lambda ctx, inputs, outp
 
 def _keep(ctx, inputs, output):
     q, k, v, slopes, scale = inputs
+    out, lse = output
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*output, q, k, v, slopes)
+    ctx.save_for_backward(out, lse, q, k, v, slopes)
     ctx.numbers = scale
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  98f8afcdf5457fc0
-#   text hash     44f0c40c7d57cfe7
+#   content hash  6cac9561c6403221
+#   text hash     1ae49e0b822e3674
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  fc2761991e20bd95
-#   text hash     38e5acf3c66d41bb
+#   content hash  85b49c1ba9252fa4
+#   text hash     cb101df485af4412
 #   render with   attnforge render specs/bigbird.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -316,8 +316,9 @@ _differentiate.register_autograd(_refuse, setup_context=lambda ctx, inputs, outp
 
 def _keep(ctx, inputs, output):
     q, k, v, block_mask, scale = inputs
+    out, lse = output
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*output, q, k, v, block_mask)
+    ctx.save_for_backward(out, lse, q, k, v, block_mask)
     ctx.numbers = scale
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  fc2761991e20bd95
-#   text hash     c1222c541316a04f
+#   content hash  85b49c1ba9252fa4
+#   text hash     6247ef4b0a023b17
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  fc2761991e20bd95
-#   text hash     7e016487f9866d8c
+#   content hash  85b49c1ba9252fa4
+#   text hash     43feb9adc0c290ee
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

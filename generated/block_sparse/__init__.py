@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  124f3bd520bc3c02
-#   text hash     f9b9b1e115753cba
+#   content hash  337f2f40800bae81
+#   text hash     9b1975f16c5ae87c
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  124f3bd520bc3c02
-#   text hash     9ad5a1edecb4e09b
+#   content hash  337f2f40800bae81
+#   text hash     be1a549a84d7090e
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

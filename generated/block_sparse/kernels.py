@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  124f3bd520bc3c02
-#   text hash     9e8ff56b6cc0475f
+#   content hash  337f2f40800bae81
+#   text hash     0015a9ecfc6285c6
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernels: Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  124f3bd520bc3c02
-#   text hash     b78d1953c702b43a
+#   content hash  337f2f40800bae81
+#   text hash     eddea1a7e03e7025
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -319,8 +319,9 @@ _differentiate.register_autograd(_refuse, setup_context=lambda ctx, inputs, outp
 
 def _keep(ctx, inputs, output):
     q, k, v, block_mask, scale = inputs
+    out, lse = output
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*output, q, k, v, block_mask)
+    ctx.save_for_backward(out, lse, q, k, v, block_mask)
     ctx.numbers = scale
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  124f3bd520bc3c02
-#   text hash     b938a8ab8fdc3500
+#   content hash  337f2f40800bae81
+#   text hash     b20f97b56287a083
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

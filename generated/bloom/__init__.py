@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  45b83f85bb2550eb
-#   text hash     f9c34e1ae1289a54
+#   content hash  6923f22259741db9
+#   text hash     360562a4a57155d5
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  45b83f85bb2550eb
-#   text hash     77c7a4618efd6d46
+#   content hash  6923f22259741db9
+#   text hash     2bace03ab08657ba
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

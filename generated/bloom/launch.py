@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  45b83f85bb2550eb
-#   text hash     5c66f81e06a53089
+#   content hash  6923f22259741db9
+#   text hash     d36fe439a9350b4a
 #   render with   attnforge render specs/bloom.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -313,8 +313,9 @@ _differentiate.register_autograd(_refuse, setup_context=lambda ctx, inputs, outp
 
 def _keep(ctx, inputs, output):
     q, k, v, slopes, scale = inputs
+    out, lse = output
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*output, q, k, v, slopes)
+    ctx.save_for_backward(out, lse, q, k, v, slopes)
     ctx.numbers = scale
 
 

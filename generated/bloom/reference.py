@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  45b83f85bb2550eb
-#   text hash     a0e6912e7ef4c56e
+#   content hash  6923f22259741db9
+#   text hash     21e7459968795074
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  45b83f85bb2550eb
-#   text hash     9410b21851477876
+#   content hash  6923f22259741db9
+#   text hash     c0f0820dfd06f192
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  bc50036c9442368e
-#   text hash     ee6a6c2eb762a3fe
+#   content hash  84e63894a9a508a8
+#   text hash     419adf5f08ff7179
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

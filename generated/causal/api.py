@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  bc50036c9442368e
-#   text hash     4ffae677dad11a69
+#   content hash  84e63894a9a508a8
+#   text hash     de1ca3d92b04bf67
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

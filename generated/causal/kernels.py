@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  bc50036c9442368e
-#   text hash     275d37f5dd1f1c45
+#   content hash  84e63894a9a508a8
+#   text hash     84066c8307d4bac6
 #   render with   attnforge render specs/causal.yaml
 """The kernels: Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  bc50036c9442368e
-#   text hash     063e8bb0147b9c2e
+#   content hash  84e63894a9a508a8
+#   text hash     ba33d3f7468d75c7
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f6c6fc04f28421e2
-#   text hash     e6424e78744ebddb
+#   content hash  692b8f7f19f49240
+#   text hash     0f4e301d86c9c1f1
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f6c6fc04f28421e2
-#   text hash     6dc697aac543f553
+#   content hash  692b8f7f19f49240
+#   text hash     020a7be874af2400
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f6c6fc04f28421e2
-#   text hash     a5dc097132dd5900
+#   content hash  692b8f7f19f49240
+#   text hash     220b2a24f61416f7
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -302,8 +302,9 @@ _differentiate.register_autograd(_refuse, setup_context=lambda ctx, inputs, outp
 
 def _keep(ctx, inputs, output):
     q, k, v, scale = inputs
+    out, lse = output
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*output, q, k, v)
+    ctx.save_for_backward(out, lse, q, k, v)
     ctx.numbers = scale
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f6c6fc04f28421e2
-#   text hash     ce24f58b28ccb483
+#   content hash  692b8f7f19f49240
+#   text hash     f560035aa27ad22f
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

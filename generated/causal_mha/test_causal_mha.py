@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f6c6fc04f28421e2
-#   text hash     c95c582eb1ac7c5a
+#   content hash  692b8f7f19f49240
+#   text hash     fb53310bbdf12b43
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

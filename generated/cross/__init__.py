@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  92a6a5922a0f1721
-#   text hash     a11a57bad9f23d62
+#   content hash  ccb12c177e8b1946
+#   text hash     c848f71789a23839
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  92a6a5922a0f1721
-#   text hash     49280f5b960bd316
+#   content hash  ccb12c177e8b1946
+#   text hash     22f8333f098d1c0c
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  92a6a5922a0f1721
-#   text hash     7f0a40d0e6f918a1
+#   content hash  ccb12c177e8b1946
+#   text hash     52c5f6015c341863
 #   render with   attnforge render specs/cross.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -29,7 +29,7 @@ HALF = {
             256: ((128, 64, 8, 2), (128, 32, 8, 3), (64, 32, 4, 2), (32, 32, 4, 1), (32, 16, 4, 1)),
         },
         "backward_dkv": {
-            64: ((64, 64, 4, 3), (64, 64, 4, 1), (32, 32, 4, 1)),
+            64: ((64, 64, 4, 2), (64, 64, 4, 1), (32, 32, 4, 1)),
             128: ((64, 64, 4, 2), (32, 64, 4, 1), (32, 32, 4, 1)),
             256: ((64, 64, 8, 2), (32, 64, 8, 1), (16, 32, 4, 1)),
         },
@@ -302,8 +302,9 @@ _differentiate.register_autograd(_refuse, setup_context=lambda ctx, inputs, outp
 
 def _keep(ctx, inputs, output):
     q, k, v, scale = inputs
+    out, lse = output
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*output, q, k, v)
+    ctx.save_for_backward(out, lse, q, k, v)
     ctx.numbers = scale
 
 

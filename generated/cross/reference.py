@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  92a6a5922a0f1721
-#   text hash     daa54cb8b3f46966
+#   content hash  ccb12c177e8b1946
+#   text hash     e7e30cbc6563f1d8
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

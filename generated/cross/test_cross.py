@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  92a6a5922a0f1721
-#   text hash     27a40345d278fc64
+#   content hash  ccb12c177e8b1946
+#   text hash     b5ddd80558d765fb
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  96cdb8744c648f61
-#   text hash     d4c1f2fccf8ea087
+#   content hash  d9ecbae0fd2c9aa4
+#   text hash     9432c11c2890bb31
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

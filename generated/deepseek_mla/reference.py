@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  96cdb8744c648f61
-#   text hash     896f8be3a37e7c7d
+#   content hash  d9ecbae0fd2c9aa4
+#   text hash     beb123abe562ef19
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

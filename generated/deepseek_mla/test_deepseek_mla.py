@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  96cdb8744c648f61
-#   text hash     e210be58f6ca9200
+#   content hash  d9ecbae0fd2c9aa4
+#   text hash     9b7a3a5c7af07871
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  9df38b8fd36486d5
-#   text hash     1c568488b6f2edcd
+#   content hash  87ea0d9b6b9d74f9
+#   text hash     0fd036fa29601a11
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

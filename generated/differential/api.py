@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  9df38b8fd36486d5
-#   text hash     2e6d1a32294fc665
+#   content hash  87ea0d9b6b9d74f9
+#   text hash     52f0efd6050fdcda
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

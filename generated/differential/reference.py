@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  9df38b8fd36486d5
-#   text hash     c42ac4a371ec2de1
+#   content hash  87ea0d9b6b9d74f9
+#   text hash     76433c7f7ef30f05
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  9df38b8fd36486d5
-#   text hash     ed6c3c1f5028d240
+#   content hash  87ea0d9b6b9d74f9
+#   text hash     f0b58f9dedd3d194
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  aa090fc85b8a970f
-#   text hash     6f100c95201a62e5
+#   content hash  79e0b301b3a73fb2
+#   text hash     ab725089771f3eed
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  aa090fc85b8a970f
-#   text hash     2a974caec85e4b4c
+#   content hash  79e0b301b3a73fb2
+#   text hash     158beef80fa798ac
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  aa090fc85b8a970f
-#   text hash     20321832d237185f
+#   content hash  79e0b301b3a73fb2
+#   text hash     dc082cff55873d90
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -305,8 +305,9 @@ _differentiate.register_autograd(_refuse, setup_context=lambda ctx, inputs, outp
 
 def _keep(ctx, inputs, output):
     q, k, v, scale = inputs
+    out, lse = output
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*output, q, k, v)
+    ctx.save_for_backward(out, lse, q, k, v)
     ctx.numbers = scale
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  aa090fc85b8a970f
-#   text hash     6e25b80ac9fe8791
+#   content hash  79e0b301b3a73fb2
+#   text hash     e6eb6ca0ba0fce51
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

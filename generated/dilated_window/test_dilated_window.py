@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  aa090fc85b8a970f
-#   text hash     7dca65edf25dc352
+#   content hash  79e0b301b3a73fb2
+#   text hash     a13de00e5f732bdc
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c17e919d95cc385a
-#   text hash     19b23c2855c7f51f
+#   content hash  5466bec177ac002a
+#   text hash     27b6077cfa965f1c
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c17e919d95cc385a
-#   text hash     59124c6fe36846ab
+#   content hash  5466bec177ac002a
+#   text hash     eaf67e1f0e755cdf
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

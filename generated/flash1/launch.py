@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c17e919d95cc385a
-#   text hash     55ee6b97899af5d3
+#   content hash  5466bec177ac002a
+#   text hash     0d019e63b414e6c7
 #   render with   attnforge render specs/flash1.yaml
 """Launches the kernels as operators that PyTorch can compile."""
 

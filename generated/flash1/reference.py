@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c17e919d95cc385a
-#   text hash     1d3064b8b4043484
+#   content hash  5466bec177ac002a
+#   text hash     786a1c0c8f125a35
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

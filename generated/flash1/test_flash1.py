@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c17e919d95cc385a
-#   text hash     247e7797f560c9b2
+#   content hash  5466bec177ac002a
+#   text hash     6b32fb087cbefe02
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

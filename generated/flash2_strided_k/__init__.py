@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  db1ad6cff4d36071
-#   text hash     689965b6be1504f1
+#   content hash  e70885a6f36387c4
+#   text hash     7ce2ac4f9c3ff1c9
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

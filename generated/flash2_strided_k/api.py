@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  db1ad6cff4d36071
-#   text hash     759c9acea46d2bcd
+#   content hash  e70885a6f36387c4
+#   text hash     d2c0d55f6686c6dc
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

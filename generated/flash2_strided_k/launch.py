@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  db1ad6cff4d36071
-#   text hash     de3b607b72d23570
+#   content hash  e70885a6f36387c4
+#   text hash     26476ffa38f7660f
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Launches the kernels as operators that PyTorch can compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  db1ad6cff4d36071
-#   text hash     36177b07ba2afebb
+#   content hash  e70885a6f36387c4
+#   text hash     90208641bd219eac
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

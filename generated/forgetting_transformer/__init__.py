@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  76f96a430ac893f4
-#   text hash     28d39b465ddcc352
+#   content hash  7182473cf43f1c2b
+#   text hash     bb37215b9fe70b03
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  76f96a430ac893f4
-#   text hash     e96eb57dc74deca2
+#   content hash  7182473cf43f1c2b
+#   text hash     8b8757c169541529
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -332,8 +332,9 @@ _differentiate.register_autograd(_refuse, setup_context=lambda ctx, inputs, outp
 
 def _keep(ctx, inputs, output):
     q, k, v, log_decay, scale = inputs
+    out, lse = output
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*output, q, k, v, log_decay)
+    ctx.save_for_backward(out, lse, q, k, v, log_decay)
     ctx.numbers = scale
 
 

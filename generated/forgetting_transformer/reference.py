@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  76f96a430ac893f4
-#   text hash     d58dba893d95d5dc
+#   content hash  7182473cf43f1c2b
+#   text hash     8b4bfb3a074d1397
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

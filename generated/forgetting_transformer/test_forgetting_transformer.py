@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  76f96a430ac893f4
-#   text hash     b44cddf1e4e02c2d
+#   content hash  7182473cf43f1c2b
+#   text hash     ac974a280fb72e46
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  06ec647bf5fa3047
-#   text hash     4c6baf61d1cf59b4
+#   content hash  3e1060d7d5334fbc
+#   text hash     8b2589c65c25c4cd
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

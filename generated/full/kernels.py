@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  06ec647bf5fa3047
-#   text hash     4aa9a60e473fe125
+#   content hash  3e1060d7d5334fbc
+#   text hash     05b3b1ce54c1e88f
 #   render with   attnforge render specs/full.yaml
 """The kernels: Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  06ec647bf5fa3047
-#   text hash     c42fb4bd299d2689
+#   content hash  3e1060d7d5334fbc
+#   text hash     8f237aa1b5f2d495
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9450e465c701e43f
-#   text hash     c8ce926c87f245b8
+#   content hash  ce24e6cbfbd5469a
+#   text hash     086d87aaec7c5e75
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernels: The global layers of Gemma 2, with capped scores.
 
@@ -188,9 +188,10 @@ def turn_back(
 ):  # fmt: skip
     """Turns a program's own rows of a gradient back, where it has just written them."""
     tl.debug_barrier()  # other threads of the program wrote part of them
+    STEP: tl.constexpr = min(ROWS, 2048 // BLOCK_HALF)
     end = tl.minimum(start + ROWS, count)
-    for first in tl.range(start, end, 32):
-        row = first + tl.arange(0, 32)
+    for first in tl.range(start, end, STEP):
+        row = first + tl.arange(0, STEP)
         inside = row < end
         cos, sin = angles(
             row + shift, inside, cos_ptr, cos_stride_row, cos_stride_column, sin_ptr, sin_stride_row,

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9450e465c701e43f
-#   text hash     ab088639a3323936
+#   content hash  ce24e6cbfbd5469a
+#   text hash     90f218c99b4e2947
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0bf717e9ea57d18c
-#   text hash     4e3d9b76dbedd139
+#   content hash  461867ba9f298c53
+#   text hash     7572dab7668e4e93
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernels: The local layers of Gemma 2, with a window and capped scores.
 
@@ -188,9 +188,10 @@ def turn_back(
 ):  # fmt: skip
     """Turns a program's own rows of a gradient back, where it has just written them."""
     tl.debug_barrier()  # other threads of the program wrote part of them
+    STEP: tl.constexpr = min(ROWS, 2048 // BLOCK_HALF)
     end = tl.minimum(start + ROWS, count)
-    for first in tl.range(start, end, 32):
-        row = first + tl.arange(0, 32)
+    for first in tl.range(start, end, STEP):
+        row = first + tl.arange(0, STEP)
         inside = row < end
         cos, sin = angles(
             row + shift, inside, cos_ptr, cos_stride_row, cos_stride_column, sin_ptr, sin_stride_row,

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0bf717e9ea57d18c
-#   text hash     3a74866eafc71da7
+#   content hash  461867ba9f298c53
+#   text hash     74409ce1a1744d09
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  4766ae2c81dc785c
-#   text hash     53180f31c3c5c03d
+#   content hash  86028cd4ed49bb32
+#   text hash     77d28cf7de9cef10
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  bdebfc6ce119ab3d
-#   text hash     f492563e6191701f
+#   content hash  396502b21680bd82
+#   text hash     2df0706080896def
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  bdebfc6ce119ab3d
-#   text hash     51146c5fad2166fc
+#   content hash  396502b21680bd82
+#   text hash     0e6883ed4277e142
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

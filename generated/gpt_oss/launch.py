@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  bdebfc6ce119ab3d
-#   text hash     6f9256dd01392152
+#   content hash  396502b21680bd82
+#   text hash     a0f3a4018dbffaa6
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -79,7 +79,7 @@ SINGLE = {
 def attend(q, k, v, cos, sin, positions, sinks, scale):
     """Out and LSE of checked arguments, the LSE as kernels want it: in log2 units, inf for a row without keys."""
     # -inf * 0 would be NaN where the kernels apply the scale
-    out, lse, _, _ = _attend(q, k, v, cos, sin, positions, sinks, max(scale, 1e-30))
+    out, lse, *_ = _attend(q, k, v, cos, sin, positions, sinks, max(scale, 1e-30))
     return out, lse
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  bdebfc6ce119ab3d
-#   text hash     9ca4d014aad2e1ab
+#   content hash  396502b21680bd82
+#   text hash     1e44c26f2dd23279
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c07d7466efed4e60
-#   text hash     de657cefeb54db1c
+#   content hash  d5637bda512e0568
+#   text hash     493d52d5c7d4e01c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

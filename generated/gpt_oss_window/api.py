@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c07d7466efed4e60
-#   text hash     466e5d4f1718d8ec
+#   content hash  d5637bda512e0568
+#   text hash     b3a179d4b14b6d39
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

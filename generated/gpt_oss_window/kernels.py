@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c07d7466efed4e60
-#   text hash     b87c474f7c9e645c
+#   content hash  d5637bda512e0568
+#   text hash     ecaa218ef995b451
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernels: The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 
@@ -174,9 +174,10 @@ def turn_back(
 ):  # fmt: skip
     """Turns a program's own rows of a gradient back, where it has just written them."""
     tl.debug_barrier()  # other threads of the program wrote part of them
+    STEP: tl.constexpr = min(ROWS, 2048 // BLOCK_HALF)
     end = tl.minimum(start + ROWS, count)
-    for first in tl.range(start, end, 32):
-        row = first + tl.arange(0, 32)
+    for first in tl.range(start, end, STEP):
+        row = first + tl.arange(0, STEP)
         inside = row < end
         cos, sin = angles(
             row + shift, inside, cos_ptr, cos_stride_row, cos_stride_column, sin_ptr, sin_stride_row,

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c07d7466efed4e60
-#   text hash     f2100873b66b9691
+#   content hash  d5637bda512e0568
+#   text hash     7808cc59c7a4c59b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -79,7 +79,7 @@ SINGLE = {
 def attend(q, k, v, cos, sin, positions, sinks, scale):
     """Out and LSE of checked arguments, the LSE as kernels want it: in log2 units, inf for a row without keys."""
     # -inf * 0 would be NaN where the kernels apply the scale
-    out, lse, _, _ = _attend(q, k, v, cos, sin, positions, sinks, max(scale, 1e-30))
+    out, lse, *_ = _attend(q, k, v, cos, sin, positions, sinks, max(scale, 1e-30))
     return out, lse
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c07d7466efed4e60
-#   text hash     76a368eb7e5a01c7
+#   content hash  d5637bda512e0568
+#   text hash     5717bacd1e4b5e4c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  de1cd751cb1edb93
-#   text hash     71c6b3f75a4f5cb4
+#   content hash  206df9c67daced6c
+#   text hash     55017aea165ffcb8
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  de1cd751cb1edb93
-#   text hash     7a35ae11a1b2e94b
+#   content hash  206df9c67daced6c
+#   text hash     6110dcdf6e3c4b0f
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  de1cd751cb1edb93
-#   text hash     20eeb9c93a93179e
+#   content hash  206df9c67daced6c
+#   text hash     c27da3e52bc593be
 #   render with   attnforge render specs/kerple.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -323,8 +323,9 @@ _differentiate.register_autograd(_refuse, setup_context=lambda ctx, inputs, outp
 
 def _keep(ctx, inputs, output):
     q, k, v, decay, width, scale = inputs
+    out, lse = output
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*output, q, k, v, decay, width)
+    ctx.save_for_backward(out, lse, q, k, v, decay, width)
     ctx.numbers = scale
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  de1cd751cb1edb93
-#   text hash     c3a93000eec73156
+#   content hash  206df9c67daced6c
+#   text hash     7c95f45f22c5011f
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  de1cd751cb1edb93
-#   text hash     eb79f5c3e4277c88
+#   content hash  206df9c67daced6c
+#   text hash     a35189dc08567e03
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

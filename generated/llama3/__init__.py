@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a3ad1ad2f95dcca9
-#   text hash     9e98a7c94988cc1e
+#   content hash  92b9b72464364983
+#   text hash     ea51f75379902efd
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

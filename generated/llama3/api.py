@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a3ad1ad2f95dcca9
-#   text hash     29819aabeb053313
+#   content hash  92b9b72464364983
+#   text hash     15a45d1074397720
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

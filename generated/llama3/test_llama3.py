@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a3ad1ad2f95dcca9
-#   text hash     d455b0480359de29
+#   content hash  92b9b72464364983
+#   text hash     392aabc0226f6844
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

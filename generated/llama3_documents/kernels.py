@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  07e84c57e67933aa
-#   text hash     ecc6445210a6cf01
+#   content hash  53b4f136f795e1e4
+#   text hash     3e8713c5a833f94a
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernels: Llama 3 on documents packed into one row, none of which sees another.
 
@@ -21,6 +21,8 @@ import triton
 import triton.language as tl
 
 LOG2E = tl.constexpr(1.4426950408889634)
+# queries or keys in a part: what tiles need is worked out part by part
+GRAIN = tl.constexpr(32)
 
 
 @triton.jit
@@ -174,81 +176,99 @@ def bounds(
         store_extremes(k_bounds_ptr + place, k_segments_k, k_pos < k_len)
 
 
-@triton.jit(do_not_specialize=["q_tiles", "k_tiles", "q_len", "k_len", "Hq"])
-def key_ranges(
-    key_ranges_ptr, q_bounds_ptr, k_bounds_ptr, q_segments_ptr, k_segments_ptr, q_tiles, k_tiles, q_len, k_len,
-    Hq, q_segments_stride_batch, q_segments_stride_query, k_segments_stride_batch, k_segments_stride_key,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
-):  # fmt: skip
-    """Notes the range of key tiles that a query tile needs, and of those among them that need no mask."""
-    tile = tl.program_id(1)
-    b = tl.program_id(0)
-    q_first = tile * BLOCK_M + (k_len - q_len)
-    q_last = tl.minimum(q_first + BLOCK_M, k_len) - 1
-    q_bounds_base = q_bounds_ptr + tl.cast(b * q_tiles + tile, tl.int64) * 2
-    k_bounds_base = k_bounds_ptr + tl.cast(b * k_tiles, tl.int64) * 2
-    q_segments_q_least = tl.load(q_bounds_base)
-    q_segments_q_most = tl.load(q_bounds_base + 1)
-    first, full_first, full_last, last = k_tiles, k_tiles, k_tiles, 0
-    for start in tl.range(0, k_tiles, 1024):
-        others = start + tl.arange(0, 1024)
-        some, every = key_states(
-            others, q_first, q_last, k_len, q_segments_q_least, q_segments_q_most, k_bounds_base, k_tiles, BLOCK_N
-        )
-        first = tl.minimum(first, tl.min(tl.where(some, others, k_tiles)))
-        last = tl.maximum(last, tl.max(tl.where(some, others + 1, 0)))
-        full_first = tl.minimum(full_first, tl.min(tl.where(every, others, k_tiles)))
-        full_last = tl.minimum(full_last, tl.min(tl.where(~every & (others > full_first), others, k_tiles)))
-    first = tl.minimum(first, last)
+@triton.jit
+def add_states(first, full_first, full_last, last, others, some, every, count):
+    """A range of parts that show something, and the first range of those that show all, after some more of `count` parts."""
+    first = tl.minimum(first, tl.min(tl.where(some, others, count)))
+    last = tl.maximum(last, tl.max(tl.where(some, others + 1, 0)))
+    full_first = tl.minimum(full_first, tl.min(tl.where(every, others, count)))
+    full_last = tl.minimum(full_last, tl.min(tl.where(~every & (others > full_first), others, count)))
+    return first, full_first, full_last, last
+
+
+@triton.jit
+def store_range(ptr, first, full_first, full_last, last):
+    """Stores a range of parts, and the range of those in it that need no mask."""
+    tl.store(ptr, first)
+    tl.store(ptr + 1, full_first)
+    tl.store(ptr + 2, full_last)
+    tl.store(ptr + 3, last)
+
+
+@triton.jit
+def load_range(ranges_ptr, place, parts, start, BLOCK: tl.constexpr, OTHER_BLOCK: tl.constexpr):
+    """Tiles of the other side that a tile needs: of [first, last), those in [full_first, full_last) need no mask."""
+    first, full_first, full_last, last = 2**25, 0, 2**25, 0
+    # all that some part needs, and what no part has to mask
+    for i in tl.static_range((BLOCK + GRAIN - 1) // GRAIN):
+        part = start // GRAIN + i
+        there = part < parts
+        ptr = ranges_ptr + (tl.cast(place, tl.int64) * parts + part) * 4
+        first = tl.minimum(first, tl.load(ptr, mask=there, other=2**25))
+        full_first = tl.maximum(full_first, tl.load(ptr + 1, mask=there, other=0))
+        full_last = tl.minimum(full_last, tl.load(ptr + 2, mask=there, other=2**25))
+        last = tl.maximum(last, tl.load(ptr + 3, mask=there, other=0))
+    first, last = first * GRAIN // OTHER_BLOCK, tl.cdiv(last * GRAIN, OTHER_BLOCK)
+    full_first, full_last = tl.cdiv(full_first * GRAIN, OTHER_BLOCK), full_last * GRAIN // OTHER_BLOCK
     full_first = tl.minimum(full_first, last)
-    place = key_ranges_ptr + tl.cast(b * q_tiles + tile, tl.int64) * 4
-    tl.store(place, first)
-    tl.store(place + 1, full_first)
-    tl.store(place + 2, tl.maximum(tl.minimum(full_last, last), full_first))
-    tl.store(place + 3, last)
+    return first, full_first, tl.maximum(tl.minimum(full_last, last), full_first), last
 
 
 @triton.jit(do_not_specialize=["q_tiles", "k_tiles", "q_len", "k_len", "Hq"])
-def query_ranges(
-    query_ranges_ptr, q_bounds_ptr, k_bounds_ptr, q_segments_ptr, k_segments_ptr, q_tiles, k_tiles, q_len, k_len,
-    Hq, q_segments_stride_batch, q_segments_stride_query, k_segments_stride_batch, k_segments_stride_key,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
+def ranges(
+    key_ranges_ptr, query_ranges_ptr, q_bounds_ptr, k_bounds_ptr, q_segments_ptr, k_segments_ptr, q_tiles,
+    k_tiles, q_len, k_len, Hq, q_segments_stride_batch, q_segments_stride_query, k_segments_stride_batch,
+    k_segments_stride_key, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
 ):  # fmt: skip
-    """Notes the range of query tiles that a key tile needs, and of those among them that need no mask."""
-    tile = tl.program_id(1)
+    """Notes the parts of keys that a part of queries needs, or the other way round, and those of them that need no mask."""
     b = tl.program_id(0)
-    k_first = tile * BLOCK_N
-    k_last = tl.minimum(k_first + BLOCK_N, k_len) - 1
-    q_bounds_base = q_bounds_ptr + tl.cast(b * q_tiles, tl.int64) * 2
-    k_bounds_base = k_bounds_ptr + tl.cast(b * k_tiles + tl.program_id(1), tl.int64) * 2
-    k_segments_k_least = tl.load(k_bounds_base)
-    k_segments_k_most = tl.load(k_bounds_base + 1)
-    first, full_first, full_last, last = q_tiles, q_tiles, q_tiles, 0
-    for start in tl.range(0, q_tiles, 1024):
-        others = start + tl.arange(0, 1024)
-        some, every = query_states(
-            others,
-            k_first,
-            k_last,
-            q_len,
-            k_len,
-            k_segments_k_least,
-            k_segments_k_most,
-            q_bounds_base,
-            q_tiles,
-            BLOCK_M,
-        )
-        first = tl.minimum(first, tl.min(tl.where(some, others, q_tiles)))
-        last = tl.maximum(last, tl.max(tl.where(some, others + 1, 0)))
-        full_first = tl.minimum(full_first, tl.min(tl.where(every, others, q_tiles)))
-        full_last = tl.minimum(full_last, tl.min(tl.where(~every & (others > full_first), others, q_tiles)))
-    first = tl.minimum(first, last)
-    full_first = tl.minimum(full_first, last)
-    place = query_ranges_ptr + tl.cast(b * k_tiles + tile, tl.int64) * 4
-    tl.store(place, first)
-    tl.store(place + 1, full_first)
-    tl.store(place + 2, tl.maximum(tl.minimum(full_last, last), full_first))
-    tl.store(place + 3, last)
+    if tl.program_id(1) < q_tiles:
+        tile = tl.program_id(1)
+        q_first = tile * BLOCK_M + (k_len - q_len)
+        q_last = tl.minimum(q_first + BLOCK_M, k_len) - 1
+        q_bounds_base = q_bounds_ptr + tl.cast(b * q_tiles + tile, tl.int64) * 2
+        k_bounds_base = k_bounds_ptr + tl.cast(b * k_tiles, tl.int64) * 2
+        q_segments_q_least = tl.load(q_bounds_base)
+        q_segments_q_most = tl.load(q_bounds_base + 1)
+        first, full_first, full_last, last = k_tiles, k_tiles, k_tiles, 0
+        for start in tl.range(0, k_tiles, 1024):
+            others = start + tl.arange(0, 1024)
+            some, every = key_states(
+                others, q_first, q_last, k_len, q_segments_q_least, q_segments_q_most, k_bounds_base, k_tiles, BLOCK_N
+            )
+            first, full_first, full_last, last = add_states(
+                first, full_first, full_last, last, others, some, every, k_tiles
+            )
+        place = tl.cast(b * q_tiles + tile, tl.int64) * 4
+        store_range(key_ranges_ptr + place, first, full_first, full_last, last)
+    else:
+        tile = tl.program_id(1) - q_tiles
+        k_first = tile * BLOCK_N
+        k_last = tl.minimum(k_first + BLOCK_N, k_len) - 1
+        q_bounds_base = q_bounds_ptr + tl.cast(b * q_tiles, tl.int64) * 2
+        k_bounds_base = k_bounds_ptr + tl.cast(b * k_tiles + tile, tl.int64) * 2
+        k_segments_k_least = tl.load(k_bounds_base)
+        k_segments_k_most = tl.load(k_bounds_base + 1)
+        first, full_first, full_last, last = q_tiles, q_tiles, q_tiles, 0
+        for start in tl.range(0, q_tiles, 1024):
+            others = start + tl.arange(0, 1024)
+            some, every = query_states(
+                others,
+                k_first,
+                k_last,
+                q_len,
+                k_len,
+                k_segments_k_least,
+                k_segments_k_most,
+                q_bounds_base,
+                q_tiles,
+                BLOCK_M,
+            )
+            first, full_first, full_last, last = add_states(
+                first, full_first, full_last, last, others, some, every, q_tiles
+            )
+        place = tl.cast(b * k_tiles + tile, tl.int64) * 4
+        store_range(query_ranges_ptr + place, first, full_first, full_last, last)
 
 
 @triton.jit
@@ -292,9 +312,10 @@ def turn_back(
 ):  # fmt: skip
     """Turns a program's own rows of a gradient back, where it has just written them."""
     tl.debug_barrier()  # other threads of the program wrote part of them
+    STEP: tl.constexpr = min(ROWS, 2048 // BLOCK_HALF)
     end = tl.minimum(start + ROWS, count)
-    for first in tl.range(start, end, 32):
-        row = first + tl.arange(0, 32)
+    for first in tl.range(start, end, STEP):
+        row = first + tl.arange(0, STEP)
         inside = row < end
         cos, sin = angles(
             row + shift, inside, cos_ptr, cos_stride_row, cos_stride_column, sin_ptr, sin_stride_row,
@@ -367,10 +388,10 @@ def attend(
     return acc, m, l + sums_by_thread(p)
 
 
-@triton.jit(do_not_specialize=["q_len", "k_len", "Hq", "q_tiles"])
+@triton.jit(do_not_specialize=["q_len", "k_len", "Hq", "q_parts"])
 def forward(
     q_desc, k_desc, v_desc, out_ptr, lse_ptr, scale, q_segments_ptr, k_segments_ptr, key_ranges_ptr, q_len, k_len,
-    Hq, q_segments_stride_batch, q_segments_stride_query, k_segments_stride_batch, k_segments_stride_key, q_tiles,
+    Hq, q_segments_stride_batch, q_segments_stride_query, k_segments_stride_batch, k_segments_stride_key, q_parts,
     GROUP: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
@@ -393,9 +414,7 @@ def forward(
     acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     l = tl.zeros([BLOCK_M, 8], tl.float32)
-    range_place = key_ranges_ptr + tl.cast(b * q_tiles + tile, tl.int64) * 4
-    first, full_first = tl.load(range_place), tl.load(range_place + 1)
-    full_last, last = tl.load(range_place + 2), tl.load(range_place + 3)
+    first, full_first, full_last, last = load_range(key_ranges_ptr, b, q_parts, q_start, BLOCK_M, BLOCK_N)
     if BLOCK_DV <= 128:
         for j in tl.range(first, last):
             i = first + last - 1 - j  # from the diagonal back
@@ -459,11 +478,11 @@ def learn_from_queries(
     return dk, dv
 
 
-@triton.jit(do_not_specialize=["q_len", "k_len", "Hq", "k_tiles", "position_end"])
+@triton.jit(do_not_specialize=["q_len", "k_len", "Hq", "k_parts", "position_end"])
 def backward_dkv(
     q_desc, k_desc, v_desc, dout_desc, lse_desc, delta_desc, dk_ptr, dv_ptr, scale, q_segments_ptr,
     k_segments_ptr, query_ranges_ptr, cos_ptr, sin_ptr, positions_ptr, q_len, k_len, Hq, q_segments_stride_batch,
-    q_segments_stride_query, k_segments_stride_batch, k_segments_stride_key, k_tiles, cos_stride_row,
+    q_segments_stride_query, k_segments_stride_batch, k_segments_stride_key, k_parts, cos_stride_row,
     cos_stride_column, sin_stride_row, sin_stride_column, positions_stride_batch, positions_stride_token,
     position_end, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, HALF: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
@@ -484,11 +503,9 @@ def backward_dkv(
     v_tile = load_tile(v_desc, b, kv_h, k_start, k_len, BLOCK_N, BLOCK_DV)
     dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     dv = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
+    first, full_first, full_last, last = load_range(query_ranges_ptr, b, k_parts, k_start, BLOCK_N, BLOCK_M)
     for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
         row_base = (b.to(tl.int64) * Hq + h) * q_len
-        range_place = query_ranges_ptr + tl.cast(b * k_tiles + tl.program_id(1), tl.int64) * 4
-        first, full_first = tl.load(range_place), tl.load(range_place + 1)
-        full_last, last = tl.load(range_place + 2), tl.load(range_place + 3)
         for i in tl.range(first, last):
             q_start = i * BLOCK_M
             mixed = (i < full_first) | (i >= full_last)
@@ -535,11 +552,11 @@ def learn_from_keys(
     return dq
 
 
-@triton.jit(do_not_specialize=["q_len", "k_len", "Hq", "q_tiles", "position_end"])
+@triton.jit(do_not_specialize=["q_len", "k_len", "Hq", "q_parts", "position_end"])
 def backward_dq(
     q_desc, k_desc, v_desc, out_desc, dout_desc, dq_ptr, lse_ptr, dlse_ptr, delta_ptr, scale, q_segments_ptr,
     k_segments_ptr, key_ranges_ptr, cos_ptr, sin_ptr, positions_ptr, q_len, k_len, Hq, q_segments_stride_batch,
-    q_segments_stride_query, k_segments_stride_batch, k_segments_stride_key, q_tiles, cos_stride_row,
+    q_segments_stride_query, k_segments_stride_batch, k_segments_stride_key, q_parts, cos_stride_row,
     cos_stride_column, sin_stride_row, sin_stride_column, positions_stride_batch, positions_stride_token,
     position_end, GROUP: tl.constexpr, D: tl.constexpr, HALF: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr,
@@ -571,9 +588,7 @@ def backward_dq(
     lse = tl.load(lse_ptr + row_base + row, mask=row < q_len, other=0.0)
     tl.store(delta_ptr + row_base + row, delta, mask=row < q_len)
     dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-    range_place = key_ranges_ptr + tl.cast(b * q_tiles + tile, tl.int64) * 4
-    first, full_first = tl.load(range_place), tl.load(range_place + 1)
-    full_last, last = tl.load(range_place + 2), tl.load(range_place + 3)
+    first, full_first, full_last, last = load_range(key_ranges_ptr, b, q_parts, q_start, BLOCK_M, BLOCK_N)
     for i in tl.range(first, last):
         k_start = i * BLOCK_N
         mixed = (i < full_first) | (i >= full_last)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  07e84c57e67933aa
-#   text hash     8c82cc5c52bc5adb
+#   content hash  53b4f136f795e1e4
+#   text hash     806fd1c6c7106164
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  26afcd298144bb4b
-#   text hash     09238403facc605c
+#   content hash  31a9a57b1ebb7e86
+#   text hash     cbeb58b75e169b6b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

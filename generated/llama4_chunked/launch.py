@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  26afcd298144bb4b
-#   text hash     d55383b34f076c22
+#   content hash  31a9a57b1ebb7e86
+#   text hash     20b37951fe3a1f8b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -79,7 +79,7 @@ SINGLE = {
 def attend(q, k, v, cos, sin, positions, scale):
     """Out and LSE of checked arguments, the LSE as kernels want it: in log2 units, inf for a row without keys."""
     # -inf * 0 would be NaN where the kernels apply the scale
-    out, lse, _, _ = _attend(q, k, v, cos, sin, positions, max(scale, 1e-30))
+    out, lse, *_ = _attend(q, k, v, cos, sin, positions, max(scale, 1e-30))
     return out, lse
 
 

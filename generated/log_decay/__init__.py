@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  19f1f6f769062ed6
-#   text hash     7c9f63f9af7aa1e1
+#   content hash  10b61f1cb9664914
+#   text hash     c00c15027a2caec6
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  19f1f6f769062ed6
-#   text hash     f895f537fdf06df1
+#   content hash  10b61f1cb9664914
+#   text hash     dc4ce7aaea2ee669
 #   render with   attnforge render specs/log_decay.yaml
 """The kernels: Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  19f1f6f769062ed6
-#   text hash     b28afc457777a1de
+#   content hash  10b61f1cb9664914
+#   text hash     2c78eff57ae4be89
 #   render with   attnforge render specs/log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -332,8 +332,9 @@ _differentiate.register_autograd(_refuse, setup_context=lambda ctx, inputs, outp
 
 def _keep(ctx, inputs, output):
     q, k, v, log_decay, scale = inputs
+    out, lse = output
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*output, q, k, v, log_decay)
+    ctx.save_for_backward(out, lse, q, k, v, log_decay)
     ctx.numbers = scale
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  41cb1f7a9aa56c22
-#   text hash     56663f8d8f4b0502
+#   content hash  54697145e9c44139
+#   text hash     71081adb2cba4e9b
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  41cb1f7a9aa56c22
-#   text hash     3139d8672fc1c74f
+#   content hash  54697145e9c44139
+#   text hash     40a7065194e23eac
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  41cb1f7a9aa56c22
-#   text hash     78ac372b5a83824d
+#   content hash  54697145e9c44139
+#   text hash     173e3fb422905cb2
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d99d2e83cce70aa2
-#   text hash     9cd486a7f2cb731b
+#   content hash  34b5961152c4464d
+#   text hash     92229ad43879dea3
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

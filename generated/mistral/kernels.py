@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d99d2e83cce70aa2
-#   text hash     24a53373bc499927
+#   content hash  34b5961152c4464d
+#   text hash     c642788352ddb6fc
 #   render with   attnforge render specs/mistral.yaml
 """The kernels: Causal attention to the 4096 most recent keys with rotary embedding.
 
@@ -174,9 +174,10 @@ def turn_back(
 ):  # fmt: skip
     """Turns a program's own rows of a gradient back, where it has just written them."""
     tl.debug_barrier()  # other threads of the program wrote part of them
+    STEP: tl.constexpr = min(ROWS, 2048 // BLOCK_HALF)
     end = tl.minimum(start + ROWS, count)
-    for first in tl.range(start, end, 32):
-        row = first + tl.arange(0, 32)
+    for first in tl.range(start, end, STEP):
+        row = first + tl.arange(0, STEP)
         inside = row < end
         cos, sin = angles(
             row + shift, inside, cos_ptr, cos_stride_row, cos_stride_column, sin_ptr, sin_stride_row,

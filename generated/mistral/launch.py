@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d99d2e83cce70aa2
-#   text hash     c952dfb9b2674734
+#   content hash  34b5961152c4464d
+#   text hash     a7e2d914c5f38e4a
 #   render with   attnforge render specs/mistral.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -79,7 +79,7 @@ SINGLE = {
 def attend(q, k, v, cos, sin, positions, scale):
     """Out and LSE of checked arguments, the LSE as kernels want it: in log2 units, inf for a row without keys."""
     # -inf * 0 would be NaN where the kernels apply the scale
-    out, lse, _, _ = _attend(q, k, v, cos, sin, positions, max(scale, 1e-30))
+    out, lse, *_ = _attend(q, k, v, cos, sin, positions, max(scale, 1e-30))
     return out, lse
 
 

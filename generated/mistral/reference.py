@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d99d2e83cce70aa2
-#   text hash     bcc5aada1b4db59e
+#   content hash  34b5961152c4464d
+#   text hash     d73ba1bdbd8c2e67
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d99d2e83cce70aa2
-#   text hash     83443101a27ef6a1
+#   content hash  34b5961152c4464d
+#   text hash     c80a6e3219817cf2
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  5d61da777a904998
-#   text hash     de0fb55f02378a01
+#   content hash  8f48b6d9d9c7f195
+#   text hash     647034e87e666716
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

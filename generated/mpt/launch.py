@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  5d61da777a904998
-#   text hash     929047c77e83028a
+#   content hash  8f48b6d9d9c7f195
+#   text hash     9b7e87d938e54d77
 #   render with   attnforge render specs/mpt.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -320,8 +320,9 @@ _differentiate.register_autograd(_refuse, setup_context=lambda ctx, inputs, outp
 
 def _keep(ctx, inputs, output):
     q, k, v, prefix_len, slopes, scale = inputs
+    out, lse = output
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*output, q, k, v, prefix_len, slopes)
+    ctx.save_for_backward(out, lse, q, k, v, prefix_len, slopes)
     ctx.numbers = scale
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  5d61da777a904998
-#   text hash     2bf4d7d626a30fde
+#   content hash  8f48b6d9d9c7f195
+#   text hash     ee0be959a07c7f12
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  30ba96e3683bb44c
-#   text hash     ab090beabc7a7b26
+#   content hash  8fe9abbd2fa54dbd
+#   text hash     3b6669e85264a127
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see those at most 3 rows and columns away.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  30ba96e3683bb44c
-#   text hash     d7da6587af274c1b
+#   content hash  8fe9abbd2fa54dbd
+#   text hash     04d99c4728eab54b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

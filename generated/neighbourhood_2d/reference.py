@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  30ba96e3683bb44c
-#   text hash     f099448a82e0e8ad
+#   content hash  8fe9abbd2fa54dbd
+#   text hash     3f5095e2de7fd914
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

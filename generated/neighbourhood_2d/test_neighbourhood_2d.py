@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  30ba96e3683bb44c
-#   text hash     5d9f8cdf6e78e87f
+#   content hash  8fe9abbd2fa54dbd
+#   text hash     defdc43071d634bd
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4ee88748718aa3c2
-#   text hash     6fa1cf3b8457d2e6
+#   content hash  a3874255178384ef
+#   text hash     03bcce775ad148d2
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4ee88748718aa3c2
-#   text hash     5f2e913238a06314
+#   content hash  a3874255178384ef
+#   text hash     de81ee2c54252f0c
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

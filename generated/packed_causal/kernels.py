@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4ee88748718aa3c2
-#   text hash     0649d52136f4ba12
+#   content hash  a3874255178384ef
+#   text hash     4144c3d373d2c489
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernels: Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4ee88748718aa3c2
-#   text hash     6045b6d3a9d4382c
+#   content hash  a3874255178384ef
+#   text hash     9a528bb974000e1f
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -332,8 +332,9 @@ _differentiate.register_autograd(_refuse, setup_context=lambda ctx, inputs, outp
 
 def _keep(ctx, inputs, output):
     q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, scale = inputs
+    out, lse = output
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*output, q, k, v, cu_seqlens_q, cu_seqlens_k)
+    ctx.save_for_backward(out, lse, q, k, v, cu_seqlens_q, cu_seqlens_k)
     ctx.numbers = max_seqlen_q, max_seqlen_k, scale
 
 

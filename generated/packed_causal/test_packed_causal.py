@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4ee88748718aa3c2
-#   text hash     a0795aa780e5b944
+#   content hash  a3874255178384ef
+#   text hash     b7769cf96dfcae47
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

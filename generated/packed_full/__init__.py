@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c8d16296736e8574
-#   text hash     720e64b328979f26
+#   content hash  9c6e9d1eefd4a9bc
+#   text hash     73d57a04f133bb80
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c8d16296736e8574
-#   text hash     d2dec2b97aabb77e
+#   content hash  9c6e9d1eefd4a9bc
+#   text hash     96419dac74c2d4be
 #   render with   attnforge render specs/packed_full.yaml
 """The kernels: Softmax attention without a mask, for sequences packed into one tensor.
 

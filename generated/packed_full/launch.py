@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c8d16296736e8574
-#   text hash     d03d1248e9e2c4eb
+#   content hash  9c6e9d1eefd4a9bc
+#   text hash     508fbee3c224d5d6
 #   render with   attnforge render specs/packed_full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -332,8 +332,9 @@ _differentiate.register_autograd(_refuse, setup_context=lambda ctx, inputs, outp
 
 def _keep(ctx, inputs, output):
     q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, scale = inputs
+    out, lse = output
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*output, q, k, v, cu_seqlens_q, cu_seqlens_k)
+    ctx.save_for_backward(out, lse, q, k, v, cu_seqlens_q, cu_seqlens_k)
     ctx.numbers = max_seqlen_q, max_seqlen_k, scale
 
 

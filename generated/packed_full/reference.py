@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c8d16296736e8574
-#   text hash     886b1f7201d9870e
+#   content hash  9c6e9d1eefd4a9bc
+#   text hash     0fce904b36ddd5d9
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c99f92fd112031cf
-#   text hash     ba6b103f2432942e
+#   content hash  e7d1f49cc8e3fda9
+#   text hash     831d3d52cd039547
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

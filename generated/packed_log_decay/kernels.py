@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c99f92fd112031cf
-#   text hash     3c8ef972952a9039
+#   content hash  e7d1f49cc8e3fda9
+#   text hash     40444e3243eeafb3
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The kernels: Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c99f92fd112031cf
-#   text hash     4721af5390820d0e
+#   content hash  e7d1f49cc8e3fda9
+#   text hash     ed4483d7cb578cb7
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -387,8 +387,9 @@ _differentiate.register_autograd(_refuse, setup_context=lambda ctx, inputs, outp
 
 def _keep(ctx, inputs, output):
     q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, log_decay, scale = inputs
+    out, lse = output
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*output, q, k, v, cu_seqlens_q, cu_seqlens_k, log_decay)
+    ctx.save_for_backward(out, lse, q, k, v, cu_seqlens_q, cu_seqlens_k, log_decay)
     ctx.numbers = max_seqlen_q, max_seqlen_k, scale
 
 

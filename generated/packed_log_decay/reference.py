@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c99f92fd112031cf
-#   text hash     f61958e6ecd0cbf5
+#   content hash  e7d1f49cc8e3fda9
+#   text hash     414f46fc6945ca38
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  dc7a051aafbbecc4
-#   text hash     56c80147236b3f1b
+#   content hash  85fd91bb8eeede16
+#   text hash     babd40a5355f7906
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  dc7a051aafbbecc4
-#   text hash     67207dd881b5cac2
+#   content hash  85fd91bb8eeede16
+#   text hash     acf662591f1ae43f
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

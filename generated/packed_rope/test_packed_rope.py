@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  dc7a051aafbbecc4
-#   text hash     ed27010264443e31
+#   content hash  85fd91bb8eeede16
+#   text hash     67cb6e9966edadc4
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6327aa9b4dcc2a7c
-#   text hash     324de329123c54ad
+#   content hash  44950e09cd83d8d9
+#   text hash     993fb77ffbd4afe2
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6327aa9b4dcc2a7c
-#   text hash     0a62461818360a2a
+#   content hash  44950e09cd83d8d9
+#   text hash     52172531bcdb9698
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6327aa9b4dcc2a7c
-#   text hash     ddb73a8f80204efd
+#   content hash  44950e09cd83d8d9
+#   text hash     f1eca181279fd4c1
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -371,8 +371,9 @@ _differentiate.register_autograd(_refuse, setup_context=lambda ctx, inputs, outp
 
 def _keep(ctx, inputs, output):
     q, k, v, bias, scale = inputs
+    out, lse = output
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*output, q, k, v, bias)
+    ctx.save_for_backward(out, lse, q, k, v, bias)
     ctx.numbers = scale
 
 

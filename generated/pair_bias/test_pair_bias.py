@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6327aa9b4dcc2a7c
-#   text hash     639488953d114b92
+#   content hash  44950e09cd83d8d9
+#   text hash     1531a359c7adfe03
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2f8a50fb39bf5fa1
-#   text hash     79019f06e0adc740
+#   content hash  6a75cd8a50d3e2b3
+#   text hash     62531aec61bac465
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2f8a50fb39bf5fa1
-#   text hash     e6cb85315a1048ce
+#   content hash  6a75cd8a50d3e2b3
+#   text hash     2cc8f889ccdb223b
 #   render with   attnforge render specs/paligemma.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -79,7 +79,7 @@ SINGLE = {
 def attend(q, k, v, cos, sin, positions, prefix_len, scale):
     """Out and LSE of checked arguments, the LSE as kernels want it: in log2 units, inf for a row without keys."""
     # -inf * 0 would be NaN where the kernels apply the scale
-    out, lse, _, _ = _attend(q, k, v, cos, sin, positions, prefix_len, max(scale, 1e-30))
+    out, lse, *_ = _attend(q, k, v, cos, sin, positions, prefix_len, max(scale, 1e-30))
     return out, lse
 
 

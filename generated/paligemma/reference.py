@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2f8a50fb39bf5fa1
-#   text hash     3986324d745cf212
+#   content hash  6a75cd8a50d3e2b3
+#   text hash     4bcbf25992fcbb39
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

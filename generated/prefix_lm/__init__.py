@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  cbd9ae76e658103d
-#   text hash     c6d8f427f3a43921
+#   content hash  fede9d992e7e1e20
+#   text hash     93ab4aefd27cd3cb
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

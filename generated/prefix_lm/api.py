@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  cbd9ae76e658103d
-#   text hash     6d62236ead6f03b4
+#   content hash  fede9d992e7e1e20
+#   text hash     9da4a6d74e14f8cd
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  cbd9ae76e658103d
-#   text hash     4cc337b4a6881387
+#   content hash  fede9d992e7e1e20
+#   text hash     e98f080ea469a46f
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernels: Causal attention with a prefix, of each sequence's own length, that every query sees.
 

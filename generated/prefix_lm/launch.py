@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  cbd9ae76e658103d
-#   text hash     2c23b72387ddd1a5
+#   content hash  fede9d992e7e1e20
+#   text hash     54c098602ac5a9c4
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -310,8 +310,9 @@ _differentiate.register_autograd(_refuse, setup_context=lambda ctx, inputs, outp
 
 def _keep(ctx, inputs, output):
     q, k, v, prefix_len, scale = inputs
+    out, lse = output
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*output, q, k, v, prefix_len)
+    ctx.save_for_backward(out, lse, q, k, v, prefix_len)
     ctx.numbers = scale
 
 

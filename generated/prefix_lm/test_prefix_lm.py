@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  cbd9ae76e658103d
-#   text hash     665b76cdda265dde
+#   content hash  fede9d992e7e1e20
+#   text hash     c1bdd6e3109a974c
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

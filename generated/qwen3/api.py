@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  81bf110a88b8f506
-#   text hash     0ab4d8cc6b217c25
+#   content hash  4ce9c7ad6c26ea05
+#   text hash     7972a5bc34e2eced
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

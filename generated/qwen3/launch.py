@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  81bf110a88b8f506
-#   text hash     92f163687b523030
+#   content hash  4ce9c7ad6c26ea05
+#   text hash     66ab08f9eed74a43
 #   render with   attnforge render specs/qwen3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -79,7 +79,7 @@ SINGLE = {
 def attend(q, k, v, cos, sin, positions, scale):
     """Out and LSE of checked arguments, the LSE as kernels want it: in log2 units, inf for a row without keys."""
     # -inf * 0 would be NaN where the kernels apply the scale
-    out, lse, _, _ = _attend(q, k, v, cos, sin, positions, max(scale, 1e-30))
+    out, lse, *_ = _attend(q, k, v, cos, sin, positions, max(scale, 1e-30))
     return out, lse
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  81bf110a88b8f506
-#   text hash     bca1dc4ada335fe1
+#   content hash  4ce9c7ad6c26ea05
+#   text hash     bf16a4009f8cdc49
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ca94286bcd98d002
-#   text hash     c70770dba2a30e01
+#   content hash  044f69916268d91b
+#   text hash     17a30a2281602c53
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ca94286bcd98d002
-#   text hash     7fdf6b506b1bf335
+#   content hash  044f69916268d91b
+#   text hash     7698c3aa3eb9f8b0
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ca94286bcd98d002
-#   text hash     51b59327882c19f9
+#   content hash  044f69916268d91b
+#   text hash     3645ac1e03a7b418
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f712f2e0a9fb855b
-#   text hash     a89a7a5fb32ae06b
+#   content hash  b2dc72d1ef327c3e
+#   text hash     2183c8ec9e24f420
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f712f2e0a9fb855b
-#   text hash     fe38b5b65c5f07f2
+#   content hash  b2dc72d1ef327c3e
+#   text hash     6d6fab9eddd6e804
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads.
 
@@ -174,9 +174,10 @@ def turn_back(
 ):  # fmt: skip
     """Turns a program's own rows of a gradient back, where it has just written them."""
     tl.debug_barrier()  # other threads of the program wrote part of them
+    STEP: tl.constexpr = min(ROWS, 2048 // BLOCK_HALF)
     end = tl.minimum(start + ROWS, count)
-    for first in tl.range(start, end, 32):
-        row = first + tl.arange(0, 32)
+    for first in tl.range(start, end, STEP):
+        row = first + tl.arange(0, STEP)
         inside = row < end
         cos, sin = angles(
             row + shift, inside, cos_ptr, cos_stride_row, cos_stride_column, sin_ptr, sin_stride_row,

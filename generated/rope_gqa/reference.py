@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f712f2e0a9fb855b
-#   text hash     46b61e62f22e2af8
+#   content hash  b2dc72d1ef327c3e
+#   text hash     203cb5bb72373010
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

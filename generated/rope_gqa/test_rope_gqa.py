@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f712f2e0a9fb855b
-#   text hash     9cc2348666ee1cbf
+#   content hash  b2dc72d1ef327c3e
+#   text hash     95e066d05616ec27
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  59f7bcf85da7b1c3
-#   text hash     7dda0c7df997d4be
+#   content hash  d95c18c071459e62
+#   text hash     d6ad2f357859e2f8
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -79,7 +79,7 @@ SINGLE = {
 def attend(q, k, v, cos, sin, positions, scale):
     """Out and LSE of checked arguments, the LSE as kernels want it: in log2 units, inf for a row without keys."""
     # -inf * 0 would be NaN where the kernels apply the scale
-    out, lse, _, _ = _attend(q, k, v, cos, sin, positions, max(scale, 1e-30))
+    out, lse, *_ = _attend(q, k, v, cos, sin, positions, max(scale, 1e-30))
     return out, lse
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  59f7bcf85da7b1c3
-#   text hash     2b996be8fec30c32
+#   content hash  d95c18c071459e62
+#   text hash     1804e68f9a7c5062
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  9d86188a7dab28a3
-#   text hash     5c6d2fc1a356cdd2
+#   content hash  d66c025c6a705211
+#   text hash     7d27047ee1d4ee91
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

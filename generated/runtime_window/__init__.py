@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2105c9fb5c5b1ccd
-#   text hash     c4eef7a85c0a07f4
+#   content hash  ebdce4eda0fc42ca
+#   text hash     5be4a2c8f28e7ba0
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

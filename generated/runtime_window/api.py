@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2105c9fb5c5b1ccd
-#   text hash     91ddbb4ee95d3882
+#   content hash  ebdce4eda0fc42ca
+#   text hash     1c7139015c6e3f2c
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

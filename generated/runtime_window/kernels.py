@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2105c9fb5c5b1ccd
-#   text hash     e7cf4bda7186e46e
+#   content hash  ebdce4eda0fc42ca
+#   text hash     407970fb83925618
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernels: Causal attention to the most recent keys, as many as each call says.
 

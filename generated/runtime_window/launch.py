@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2105c9fb5c5b1ccd
-#   text hash     3de7725e9d9bfe8f
+#   content hash  ebdce4eda0fc42ca
+#   text hash     1d6f8e4592fbffc9
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -307,8 +307,9 @@ _differentiate.register_autograd(_refuse, setup_context=lambda ctx, inputs, outp
 
 def _keep(ctx, inputs, output):
     q, k, v, window, scale = inputs
+    out, lse = output
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*output, q, k, v)
+    ctx.save_for_backward(out, lse, q, k, v)
     ctx.numbers = window, scale
 
 

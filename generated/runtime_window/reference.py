@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2105c9fb5c5b1ccd
-#   text hash     9354105e58f8d99f
+#   content hash  ebdce4eda0fc42ca
+#   text hash     fb34093549a12d5a
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

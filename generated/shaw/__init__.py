@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c488a3413140c476
-#   text hash     274666e9dd7f0827
+#   content hash  c09d2c32d277f0e9
+#   text hash     e59f8eb1296a669f
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c488a3413140c476
-#   text hash     3e4ec60e69afdf61
+#   content hash  c09d2c32d277f0e9
+#   text hash     8493f9535733cfb7
 #   render with   attnforge render specs/shaw.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -320,8 +320,9 @@ _differentiate.register_autograd(_refuse, setup_context=lambda ctx, inputs, outp
 
 def _keep(ctx, inputs, output):
     q, k, v, distance_score, scale = inputs
+    out, lse = output
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*output, q, k, v, distance_score)
+    ctx.save_for_backward(out, lse, q, k, v, distance_score)
     ctx.numbers = scale
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c488a3413140c476
-#   text hash     fced938f13462ff5
+#   content hash  c09d2c32d277f0e9
+#   text hash     108ea9ec0ca49cbc
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

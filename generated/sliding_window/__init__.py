@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c361d5672f3245ae
-#   text hash     c1af7f8cfacef177
+#   content hash  84d656f6a29a492c
+#   text hash     b0f73ee00403bf39
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

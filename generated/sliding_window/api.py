@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c361d5672f3245ae
-#   text hash     322b72fa2c001e55
+#   content hash  84d656f6a29a492c
+#   text hash     7490cafcd9a64aad
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

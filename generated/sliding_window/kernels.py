@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c361d5672f3245ae
-#   text hash     93e16eb372d6afac
+#   content hash  84d656f6a29a492c
+#   text hash     ae6c3ebd008a811d
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernels: Causal attention to the 1024 most recent keys.
 

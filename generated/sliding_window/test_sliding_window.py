@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c361d5672f3245ae
-#   text hash     b730988784bbc04f
+#   content hash  84d656f6a29a492c
+#   text hash     768fe05dcc14400c
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

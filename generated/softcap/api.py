@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a3db66e27d74bacc
-#   text hash     9385eed95f0645c9
+#   content hash  2046994222f760d6
+#   text hash     0410e86a1b0b5de0
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

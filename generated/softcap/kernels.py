@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a3db66e27d74bacc
-#   text hash     49e1a88c0211fd7c
+#   content hash  2046994222f760d6
+#   text hash     0fb9fe227746cb3b
 #   render with   attnforge render specs/softcap.yaml
 """The kernels: Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a3db66e27d74bacc
-#   text hash     8763447e5b381cd5
+#   content hash  2046994222f760d6
+#   text hash     3b655bade2dc2285
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a3db66e27d74bacc
-#   text hash     968ad1d1e547f80f
+#   content hash  2046994222f760d6
+#   text hash     0255eb38571cc6dc
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  8ddfa095168711ea
-#   text hash     b8b0edeead6b06a0
+#   content hash  6166f74640cfed24
+#   text hash     de4ce479922568e6
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  8ddfa095168711ea
-#   text hash     936a151ce1d1bf44
+#   content hash  6166f74640cfed24
+#   text hash     25d45b639cb47f6f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

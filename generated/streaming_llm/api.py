@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5ad0b5b2486b54b1
-#   text hash     75c6e178bd667224
+#   content hash  6f36167dcb206850
+#   text hash     55f616a91dc259cd
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5ad0b5b2486b54b1
-#   text hash     83715e18aabff6d1
+#   content hash  6f36167dcb206850
+#   text hash     df7dd50e064657c1
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernels: Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5ad0b5b2486b54b1
-#   text hash     43b2e6a867fd211f
+#   content hash  6f36167dcb206850
+#   text hash     6b3c54fe5ed16109
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

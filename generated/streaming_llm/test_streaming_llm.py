@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5ad0b5b2486b54b1
-#   text hash     8e2f785a7bc19e65
+#   content hash  6f36167dcb206850
+#   text hash     93d8c0a5adccb769
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  9efd48fa02debd13
-#   text hash     ce1595ac8a08e7f9
+#   content hash  b97998838bc1a204
+#   text hash     8f549687d399bc8c
 #   render with   attnforge render specs/swin.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -321,8 +321,9 @@ _differentiate.register_autograd(_refuse, setup_context=lambda ctx, inputs, outp
 
 def _keep(ctx, inputs, output):
     q, k, v, offset_bias, scale = inputs
+    out, lse = output
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*output, q, k, v, offset_bias)
+    ctx.save_for_backward(out, lse, q, k, v, offset_bias)
     ctx.numbers = scale
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  9efd48fa02debd13
-#   text hash     1bd63ec357d22460
+#   content hash  b97998838bc1a204
+#   text hash     94328fab0b02362b
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  130dfdff0f80b033
-#   text hash     59ba9aa58056be58
+#   content hash  eb03d83ef66bf530
+#   text hash     6eb340572325e13e
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -316,8 +316,9 @@ _differentiate.register_autograd(_refuse, setup_context=lambda ctx, inputs, outp
 
 def _keep(ctx, inputs, output):
     q, k, v, rel_bias, scale = inputs
+    out, lse = output
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*output, q, k, v, rel_bias)
+    ctx.save_for_backward(out, lse, q, k, v, rel_bias)
     ctx.numbers = scale
 
 

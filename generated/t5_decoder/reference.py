@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  130dfdff0f80b033
-#   text hash     6e53505d78aeaf6c
+#   content hash  eb03d83ef66bf530
+#   text hash     65433248d182cd8c
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

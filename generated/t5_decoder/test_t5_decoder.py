@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  130dfdff0f80b033
-#   text hash     631c5a214f2b690e
+#   content hash  eb03d83ef66bf530
+#   text hash     547798b620a6792c
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  9ef7def723858661
-#   text hash     1f1c9378bfd988e1
+#   content hash  111e3d83e18ab58b
+#   text hash     1ee7bf559809916b
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  9ef7def723858661
-#   text hash     8762cf4680e52707
+#   content hash  111e3d83e18ab58b
+#   text hash     1542a3d0cf44f5cd
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -316,8 +316,9 @@ _differentiate.register_autograd(_refuse, setup_context=lambda ctx, inputs, outp
 
 def _keep(ctx, inputs, output):
     q, k, v, rel_bias, scale = inputs
+    out, lse = output
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*output, q, k, v, rel_bias)
+    ctx.save_for_backward(out, lse, q, k, v, rel_bias)
     ctx.numbers = scale
 
 

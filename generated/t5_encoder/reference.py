@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  9ef7def723858661
-#   text hash     fbc4113871377537
+#   content hash  111e3d83e18ab58b
+#   text hash     3bb1793670b8b65a
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

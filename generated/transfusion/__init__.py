@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  4107ff289c23e2a4
-#   text hash     1f9f32ed3271cf44
+#   content hash  af71711cf0b1d1af
+#   text hash     6f579d13f3e54927
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  4107ff289c23e2a4
-#   text hash     4b9e405da8595c12
+#   content hash  af71711cf0b1d1af
+#   text hash     1ab9222875428277
 #   render with   attnforge render specs/transfusion.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -79,7 +79,7 @@ SINGLE = {
 def attend(q, k, v, cos, sin, positions, image, scale):
     """Out and LSE of checked arguments, the LSE as kernels want it: in log2 units, inf for a row without keys."""
     # -inf * 0 would be NaN where the kernels apply the scale
-    out, lse, _, _ = _attend(q, k, v, cos, sin, positions, image, max(scale, 1e-30))
+    out, lse, *_ = _attend(q, k, v, cos, sin, positions, image, max(scale, 1e-30))
     return out, lse
 
 
@@ -152,17 +152,17 @@ def _attend(
     positions: torch.Tensor | None,
     image: torch.Tensor,
     scale: float,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     out, lse, q_turned, k_turned = _outputs(q, k, v)
     if out.numel() == 0 or k.numel() == 0:
-        return out.zero_(), lse.fill_(float("inf")), q_turned, k_turned
+        return out.zero_(), lse.fill_(float("inf")), q_turned, k_turned, *_empty_ranges(q, k)
     shapes = _Shapes.of("attend", q, k, v, cos, sin, positions, image)
     _turn(shapes, q, k, q_turned, k_turned, cos, sin, positions)
     q, k = q_turned, k_turned
     q, k, v = shapes.readable(q, k, v)
+    key_ranges, query_ranges = _ranges(shapes, q, k, cos, sin, positions, image, scale)
 
     def launch(block_m, block_n, warps, stages):
-        key_ranges, q_tiles = _key_ranges(shapes, q, k, cos, sin, positions, image, scale, block_m, block_n)
         _launch(
             shapes,
             kernels.forward,
@@ -178,7 +178,7 @@ def _attend(
                 Hq=q.shape[-2],
                 image_stride_batch=_stride(image, 0),
                 image_stride_token=_stride(image, 1),
-                q_tiles=q_tiles,
+                q_parts=key_ranges.shape[1],
                 GROUP=q.shape[-2] // k.shape[-2],
                 DV=v.shape[-1],
                 BLOCK_M=block_m,
@@ -192,7 +192,7 @@ def _attend(
         )
 
     _run(shapes, "forward", launch, q, v)
-    return out, lse, q_turned, k_turned
+    return out, lse, q_turned, k_turned, key_ranges, query_ranges
 
 
 def _outputs(q, k, v):
@@ -204,7 +204,7 @@ def _outputs(q, k, v):
 
 @_attend.register_fake
 def _(q, k, v, cos, sin, positions, image, scale):
-    return _outputs(q, k, v)
+    return *_outputs(q, k, v), *_empty_ranges(q, k)
 
 
 @_Operator
@@ -222,6 +222,8 @@ def _differentiate(
     positions: torch.Tensor | None,
     image: torch.Tensor,
     scale: float,
+    key_ranges: torch.Tensor,
+    query_ranges: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     gradients = _gradients(wanted, q, k, v)
     if out.numel() == 0 or k.numel() == 0:
@@ -237,7 +239,6 @@ def _differentiate(
     dq = dq if wanted[0] else _like(q)
 
     def launch(block_m, block_n, warps, stages):
-        key_ranges, q_tiles = _key_ranges(shapes, q, k, cos, sin, positions, image, scale, block_m, block_n)
         _launch(
             shapes,
             kernels.backward_dq,
@@ -255,7 +256,7 @@ def _differentiate(
                 Hq=q.shape[-2],
                 image_stride_batch=_stride(image, 0),
                 image_stride_token=_stride(image, 1),
-                q_tiles=q_tiles,
+                q_parts=key_ranges.shape[1],
                 cos_stride_row=cos.stride(0),
                 cos_stride_column=cos.stride(1),
                 sin_stride_row=sin.stride(0),
@@ -284,7 +285,6 @@ def _differentiate(
         dv = dv if wanted[2] else _like(v)
 
         def launch(block_m, block_n, warps, stages):
-            query_ranges, k_tiles = _query_ranges(shapes, q, k, cos, sin, positions, image, scale, block_m, block_n)
             _launch(
                 shapes,
                 kernels.backward_dkv,
@@ -303,7 +303,7 @@ def _differentiate(
                     Hq=q.shape[-2],
                     image_stride_batch=_stride(image, 0),
                     image_stride_token=_stride(image, 1),
-                    k_tiles=k_tiles,
+                    k_parts=query_ranges.shape[1],
                     cos_stride_row=cos.stride(0),
                     cos_stride_column=cos.stride(1),
                     sin_stride_row=sin.stride(0),
@@ -335,7 +335,7 @@ def _gradients(wanted, *tensors):
 
 
 @_differentiate.register_fake
-def _(out, lse, dout, dlse, wanted, q, k, v, cos, sin, positions, image, scale):
+def _(out, lse, dout, dlse, wanted, q, k, v, cos, sin, positions, image, scale, key_ranges, query_ranges):
     return tuple(_gradients(wanted, q, k, v))
 
 
@@ -348,19 +348,21 @@ _differentiate.register_autograd(_refuse, setup_context=lambda ctx, inputs, outp
 
 def _keep(ctx, inputs, output):
     q, k, v, cos, sin, positions, image, scale = inputs
-    out, lse, q, k = output
+    out, lse, q, k, key_ranges, query_ranges = output
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(out, lse, q, k, v, cos, sin, positions, image)
+    ctx.save_for_backward(out, lse, q, k, v, cos, sin, positions, image, key_ranges, query_ranges)
     ctx.numbers = scale
 
 
 def _backward(ctx, dout, dlse, *_):
-    out, lse, q, k, v, cos, sin, positions, image = ctx.saved_tensors
+    out, lse, q, k, v, cos, sin, positions, image, key_ranges, query_ranges = ctx.saved_tensors
     scale = ctx.numbers
     if dout is None:
         dout = torch.zeros_like(out)
     wanted = [ctx.needs_input_grad[i] for i in (0, 1, 2)]
-    gradients = _differentiate(out, lse, dout, dlse, wanted, q, k, v, cos, sin, positions, image, scale)
+    gradients = _differentiate(
+        out, lse, dout, dlse, wanted, q, k, v, cos, sin, positions, image, scale, key_ranges, query_ranges
+    )
     found = [None] * len(ctx.needs_input_grad)
     for i, need, gradient in zip((0, 1, 2), wanted, gradients):
         found[i] = gradient if need else None
@@ -396,16 +398,24 @@ def _bounds(shapes, q, k, cos, sin, positions, image, scale, block_m, block_n):
     return q_bounds, k_bounds, q_tiles, k_tiles
 
 
-def _key_ranges(shapes, q, k, cos, sin, positions, image, scale, block_m, block_n):
-    """The key tiles that each query tile needs, and how many of those there are."""
+def _empty_ranges(q, k):
+    """Room for four numbers of each part."""
+    key_ranges = q.new_empty(q.shape[0], _cdiv(q.shape[1], kernels.GRAIN.value), 4, dtype=torch.int32)
+    query_ranges = q.new_empty(q.shape[0], _cdiv(k.shape[1], kernels.GRAIN.value), 4, dtype=torch.int32)
+    return key_ranges, query_ranges
+
+
+def _ranges(shapes, q, k, cos, sin, positions, image, scale):
+    """The parts of keys that each part of queries needs, and those of queries for keys."""
+    block_m = block_n = kernels.GRAIN.value
     q_bounds, k_bounds, q_tiles, k_tiles = _bounds(shapes, q, k, cos, sin, positions, image, scale, block_m, block_n)
-    key_ranges = q.new_empty(q.shape[0], q_tiles, 4, dtype=torch.int32)
+    key_ranges, query_ranges = _empty_ranges(q, k)
     _launch(
         shapes,
-        kernels.key_ranges,
+        kernels.ranges,
         (block_m, block_n),
-        (key_ranges, q_bounds, k_bounds, image),
-        grid=lambda: (q.shape[0], q_tiles),
+        (key_ranges, query_ranges, q_bounds, k_bounds, image),
+        grid=lambda: (q.shape[0], q_tiles + k_tiles),
         known=lambda: dict(
             q_tiles=q_tiles,
             k_tiles=k_tiles,
@@ -418,32 +428,7 @@ def _key_ranges(shapes, q, k, cos, sin, positions, image, scale, block_m, block_
             BLOCK_N=block_n,
         ),
     )
-    return key_ranges, q_tiles
-
-
-def _query_ranges(shapes, q, k, cos, sin, positions, image, scale, block_m, block_n):
-    """The query tiles that each key tile needs, and how many of those there are."""
-    q_bounds, k_bounds, q_tiles, k_tiles = _bounds(shapes, q, k, cos, sin, positions, image, scale, block_m, block_n)
-    query_ranges = q.new_empty(q.shape[0], k_tiles, 4, dtype=torch.int32)
-    _launch(
-        shapes,
-        kernels.query_ranges,
-        (block_m, block_n),
-        (query_ranges, q_bounds, k_bounds, image),
-        grid=lambda: (q.shape[0], k_tiles),
-        known=lambda: dict(
-            q_tiles=q_tiles,
-            k_tiles=k_tiles,
-            q_len=q.shape[1],
-            k_len=k.shape[1],
-            Hq=q.shape[-2],
-            image_stride_batch=_stride(image, 0),
-            image_stride_token=_stride(image, 1),
-            BLOCK_M=block_m,
-            BLOCK_N=block_n,
-        ),
-    )
-    return query_ranges, k_tiles
+    return key_ranges, query_ranges
 
 
 def _turn(shapes, q, k, q_turned, k_turned, cos, sin, positions):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  4107ff289c23e2a4
-#   text hash     96e56e1715aa5307
+#   content hash  af71711cf0b1d1af
+#   text hash     f10fdb1d7450d403
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  24d07189415bc843
-#   text hash     8d0958068df83dd6
+#   content hash  543710b29bdbb03a
+#   text hash     17fc3408f0d596fd
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -79,7 +79,7 @@ SINGLE = {
 def attend(q, k, v, cos, sin, positions, tree_mask, scale):
     """Out and LSE of checked arguments, the LSE as kernels want it: in log2 units, inf for a row without keys."""
     # -inf * 0 would be NaN where the kernels apply the scale
-    out, lse, _, _ = _attend(q, k, v, cos, sin, positions, tree_mask, max(scale, 1e-30))
+    out, lse, *_ = _attend(q, k, v, cos, sin, positions, tree_mask, max(scale, 1e-30))
     return out, lse
 
 

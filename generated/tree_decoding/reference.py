@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  24d07189415bc843
-#   text hash     e66e5f252f021093
+#   content hash  543710b29bdbb03a
+#   text hash     8d32b053d6c9583b
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

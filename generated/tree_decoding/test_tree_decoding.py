@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  24d07189415bc843
-#   text hash     ccb41e72a7391c2b
+#   content hash  543710b29bdbb03a
+#   text hash     c24494094ec8bdc0
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

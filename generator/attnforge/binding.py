@@ -258,7 +258,9 @@ class View(Reader):
             return "rows" if all(map(self.reachable, floats)) else "heavy"
         if rows:
             return "marks"
-        return "sloped" if any(term.slope.text for term in self.terms) else "plain"
+        if any(term.slope.text for term in self.terms):
+            return "sloped"
+        return "plain" if self.spec.masks or self.spec.scores else "bare"
 
     @property
     def helpers(self) -> tuple[str, ...]:

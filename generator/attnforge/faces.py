@@ -256,7 +256,7 @@ class Faces(Pieces):
         found = (self.forward, self.dkv, self.dq) if self.spec.algorithm.backward else (self.forward,)
         return (
             ((self.bounds,) if self.bounds else ())
-            + self.ranges
+            + ((self.ranges,) if self.ranges else ())
             + found
             + tuple(pair.kernel for pair in self.pairs)
             + ((self.rotate,) if self.spec.rope else ())
@@ -271,13 +271,17 @@ class Faces(Pieces):
         notes = tuple(self._notes(written=True))
         return Kernel("bounds", (*notes, *self._told())) if notes else None
 
-    @cached_property
-    def ranges(self) -> tuple[Kernel, ...]:
-        """The tiles that each tile of queries, and each of keys, needs."""
+    @property
+    def ranged(self) -> tuple[Skips, ...]:
+        """The sides whose programs find the ranges of tiles that they need worked out."""
         both = (Skips(self.spec, side) for side in SIDES)
-        sides = [skips for skips in both if skips.any and skips.ranged and skips.walked]
-        ptr = {x.ranges: Parameter(f"{x.ranges}_ptr", "*i32", x.ranges, written=True) for x in sides}
-        return tuple(Kernel(x.ranges, (ptr[x.ranges], *self._notes(), *self._told())) for x in sides)
+        return tuple(skips for skips in both if skips.any and skips.ranged and skips.walked)
+
+    @cached_property
+    def ranges(self) -> Kernel | None:
+        """The parts of keys that each part of queries needs, and the other way round."""
+        made = [Parameter(f"{x.ranges}_ptr", "*i32", x.ranges, written=True) for x in self.ranged]
+        return Kernel("ranges", (*made, *self._notes(), *self._told())) if made else None
 
     def _told(self) -> Iterable[Parameter]:
         """What the small kernels take that look at the masks alone."""
@@ -304,7 +308,7 @@ class Faces(Pieces):
             yield from self._notes()
             return
         yield Parameter(f"{skips.ranges}_ptr", "*i32", skips.ranges)
-        yield Parameter(f"{side}_tiles", "i32", f"{side}_tiles")
+        yield Parameter(f"{side}_parts", "i32", f"{skips.ranges}.shape[1]")
 
     def _summed(self, view: View) -> Iterable[Parameter]:
         """How many rows a head has in the gradients that a kernel of packed sequences writes row by row."""

@@ -161,6 +161,12 @@ class Plan:
         return (*cuts, *(a.name for a in self.arguments if a.kind == "scalar"), "scale")
 
     @property
+    def kept(self) -> tuple[str, ...]:
+        """What the forward pass leaves to the backward pass beside out and LSE."""
+        turned = ("q_turned", "k_turned") if self.spec.rope else ()
+        return (*turned, *(x.ranges for x in self.faces.ranged)) if self.spec.algorithm.backward else ()
+
+    @property
     def seen(self) -> tuple[str, ...]:
         """What tells a call from others as far as launches go: tensors by their shapes, numbers by their values."""
         cuts = self.longest if self.spec.packed else ()

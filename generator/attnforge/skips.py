@@ -83,7 +83,7 @@ class Skips:
 
     @property
     def ranges(self) -> str:
-        """The kernel that works the range out."""
+        """What the ranges are called."""
         return "key_ranges" if self.own == "q" else "query_ranges"
 
     @cached_property
@@ -117,14 +117,13 @@ class Skips:
                 lines.append(f"{leaf.name}_{end} = tl.load({place})")
         return tuple(lines)
 
-    @property
-    def bases(self) -> tuple[str, ...]:
-        """The statements that find the notes."""
+    def bases(self, tile: str) -> tuple[str, ...]:
+        """The statements that find the notes; `tile` is the own one."""
         lines = []
         for side in ("q", "k"):
             width = 2 * len(self.noted(side))
             if width:
-                own = f" + {'tile' if side == 'q' else 'tl.program_id(1)'}" if side == self.own else ""
+                own = f" + {tile}" if side == self.own else ""
                 place = f"tl.cast({self.place} * {side}_tiles{own}, tl.int64) * {width}"
                 lines.append(f"{side}_bounds_base = {side}_bounds_ptr + {place}")
         return tuple(lines)

@@ -65,8 +65,8 @@ def family(arch: str) -> str:
     return "sm_90" if arch.startswith("sm_") and major in ("9", "10") else "sm_80"
 
 
-Weight = Literal["plain", "sloped", "marks", "heavy", "rows"]
-"""What terms load or keep beside q, k, v: nothing that counts, slopes, little, a lot, or floats for each key alone."""
+Weight = Literal["bare", "plain", "sloped", "marks", "heavy", "rows"]
+"""What terms add to q, k, v: nothing, what takes no registers, slopes, little, a lot, or floats for each key alone."""
 WEIGHTS: tuple[Weight, ...] = get_args(Weight)  # each builds on the one before
 
 
@@ -82,7 +82,7 @@ def tables(weight: Weight, packed: bool = False, algorithm: str = "") -> Tables:
 
 def _table(given: dict[str, Any], layers: Sequence[str]) -> Table:
     found: Table = {}
-    for kernel in given["plain"]:
+    for kernel in given["bare"]:
         lists = [given.get(layer, {}).get(kernel, {}) for layer in layers]
         found[kernel] = {size: tuple(Tile(*tile) for tile in row) for one in lists for size, row in one.items()}
     return found

@@ -1,0 +1,54 @@
+"""Tiles of shapes that the interpreter does not take by itself: small and large ones, higher than wide and the reverse."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from attnforge import bench, calls, plan, resources, spec
+from attnforge.calls import Call, Sizes
+
+GPU = torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1"
+if not GPU:
+    os.environ["TRITON_INTERPRET"] = "1"  # before a package imports triton
+
+GENERATED = Path(__file__).parents[1] / "generated"
+SIZES = Sizes(2, 150, 200, 2, 1, 16, 16, "fp32")
+# masks that each call's own tensors tell, blocks, several ranges, packed sequences
+VARIANTS = ("llama3_documents", "transfusion", "block_sparse", "streaming_llm", "packed_rope")
+SHAPES = ((16, 64), (64, 16), (128, 32), (32, 128), (16, 16))
+
+
+@functools.cache
+def package(name: str) -> ModuleType:
+    return bench.module(f"shaped_{name}", GENERATED / name / "__init__.py")
+
+
+@functools.cache
+def call(name: str) -> Call:
+    path = resources.variants()[name]
+    planned = plan.build(spec.load(path, terms=resources.terms_for(path)))
+    return calls.make(planned, SIZES, "cuda" if GPU else "cpu")
+
+
+def results(function: str, name: str) -> tuple[torch.Tensor, ...]:
+    made = call(name)
+    out = getattr(package(name), function)(*made.operands, **made.keywords)
+    upstream = torch.randn(out.shape, generator=torch.Generator().manual_seed(1)).to(out)
+    return (out.detach(), *torch.autograd.grad(out, made.wanted, upstream))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", VARIANTS)
+def test_tiles_of_any_shape(name: str, shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    package(name)
+    launch = importlib.import_module(f"shaped_{name}.launch")
+    monkeypatch.setattr(launch, "_run", lambda shapes, kernel, start, q, v: start(*shape, 4, 1))
+    for found, right in zip(results("attention", name), results("reference", name), strict=True):
+        torch.testing.assert_close(found, right, rtol=1e-4, atol=1e-4)

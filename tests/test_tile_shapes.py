@@ -1,4 +1,4 @@
-"""Tiles of shapes that the interpreter does not take by itself: small and large ones, higher than wide and the reverse."""
+"""Tiles of shapes that the interpreter does not take by itself: small and large, higher than wide and the reverse."""
 
 from __future__ import annotations
 

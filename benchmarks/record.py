@@ -86,7 +86,8 @@ def outside(calls_of: Sequence[Sizes] = small(2, SHORT, "fp16"), device: str = "
             }
             # in turns, so that a GPU's heat and clocks meet all of them alike
             rounds = [[bench.replayed(way) for way in ways.values()] for _ in range(ROUNDS)]
-            rows = tuple(Row(name, statistics.median(x)) for name, x in zip(ways, zip(*rounds, strict=True), strict=True))
+            medians = map(statistics.median, zip(*rounds, strict=True))
+            rows = tuple(Row(name, ms) for name, ms in zip(ways, medians, strict=True))
             pairs = sizes.batch * sizes.heads * sizes.q_len * (sizes.q_len + 1) // 2
             return Result("rope", sizes, pairs, rows, replayed=True)
 

@@ -191,3 +191,20 @@ def test_generated_packages_import_torch_triton_and_the_standard_library() -> No
     for path in sorted((ROOT / "generated").rglob("*.py")):
         found = {name for name in imports(path) if not name.startswith(".")}
         assert found <= allowed | ({"pytest"} if path.name.startswith("test_") else set()), path
+
+
+def names(node: ast.AST, context: type[ast.expr_context]) -> set[ast.Name]:
+    return {n for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, context)}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "generated").glob("*/kernels.py")), ids=lambda path: path.parent.name)
+def test_a_loops_variable_is_read_inside_alone(path: Path) -> None:
+    # before a loop that binds it, and after, Python has a value for it; on a GPU it is anything
+    for function in (node for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)):
+        loops = [node for node in ast.walk(function) if isinstance(node, ast.For)]
+        inside: set[ast.Name] = set()
+        for loop in loops:
+            made = {n.id for n in names(loop, ast.Store)}
+            inside |= {n for part in loop.body for n in names(part, ast.Load) if n.id in made}
+        bound = {n.id for loop in loops for n in names(loop.target, ast.Store)}
+        assert not {n.id for n in names(function, ast.Load) - inside} & bound, function.name

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6cac9561c6403221
-#   text hash     b6e23fc2d7d684ae
+#   content hash  385f6da06c80aa47
+#   text hash     c6d59bed354cdb89
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

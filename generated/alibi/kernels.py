@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6cac9561c6403221
-#   text hash     e66e125af84beb4d
+#   content hash  385f6da06c80aa47
+#   text hash     a7557cb3ade2dfe5
 #   render with   attnforge render specs/alibi.yaml
 """The kernels: Causal attention with linear biases, one slope a head.
 

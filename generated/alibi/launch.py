@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6cac9561c6403221
-#   text hash     a4b34da07a4a0d79
+#   content hash  385f6da06c80aa47
+#   text hash     4daa3e01c5023267
 #   render with   attnforge render specs/alibi.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6cac9561c6403221
-#   text hash     1ae49e0b822e3674
+#   content hash  385f6da06c80aa47
+#   text hash     087503799b223443
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6cac9561c6403221
-#   text hash     7a0af6cd4897d60a
+#   content hash  385f6da06c80aa47
+#   text hash     a72743c31d47ea58
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

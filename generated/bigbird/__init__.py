@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  85b49c1ba9252fa4
-#   text hash     f003a99a030f4ebe
+#   content hash  035e04ef5a8ea7ad
+#   text hash     009aab2df2233e3a
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  85b49c1ba9252fa4
-#   text hash     f3f2967f0ed5199e
+#   content hash  035e04ef5a8ea7ad
+#   text hash     a311fdbca2fe3341
 #   render with   attnforge render specs/bigbird.yaml
 """The kernels: A window of three blocks, two global blocks, and random blocks that a mask gives.
 

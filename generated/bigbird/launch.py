@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  85b49c1ba9252fa4
-#   text hash     cb101df485af4412
+#   content hash  035e04ef5a8ea7ad
+#   text hash     efd44db575318535
 #   render with   attnforge render specs/bigbird.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

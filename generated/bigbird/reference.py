@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  85b49c1ba9252fa4
-#   text hash     6247ef4b0a023b17
+#   content hash  035e04ef5a8ea7ad
+#   text hash     2506ed107e270152
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

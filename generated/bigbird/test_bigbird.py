@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  85b49c1ba9252fa4
-#   text hash     43feb9adc0c290ee
+#   content hash  035e04ef5a8ea7ad
+#   text hash     aa408a1ac4d9ab3d
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  337f2f40800bae81
-#   text hash     9b1975f16c5ae87c
+#   content hash  8c5604c2b21e860e
+#   text hash     7998f5b3596d7453
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  337f2f40800bae81
-#   text hash     0015a9ecfc6285c6
+#   content hash  8c5604c2b21e860e
+#   text hash     c33d4eba9f09ec75
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernels: Attention between the blocks of 64 positions that a mask allows.
 

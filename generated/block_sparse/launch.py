@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  337f2f40800bae81
-#   text hash     eddea1a7e03e7025
+#   content hash  8c5604c2b21e860e
+#   text hash     7b9552c19d9b7922
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

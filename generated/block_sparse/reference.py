@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  337f2f40800bae81
-#   text hash     b20f97b56287a083
+#   content hash  8c5604c2b21e860e
+#   text hash     4dfcb53353fa4857
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  337f2f40800bae81
-#   text hash     83066a0ec85c4731
+#   content hash  8c5604c2b21e860e
+#   text hash     08a304d0cfb32a08
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

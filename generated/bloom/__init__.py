@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6923f22259741db9
-#   text hash     360562a4a57155d5
+#   content hash  2c7663d81b2fa3a0
+#   text hash     47172d344dba010e
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

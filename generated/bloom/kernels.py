@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6923f22259741db9
-#   text hash     1c8626373d432d2e
+#   content hash  2c7663d81b2fa3a0
+#   text hash     a5edd30ac09484b3
 #   render with   attnforge render specs/bloom.yaml
 """The kernels: Causal attention with linear biases and as many key heads as query heads.
 

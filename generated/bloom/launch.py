@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6923f22259741db9
-#   text hash     d36fe439a9350b4a
+#   content hash  2c7663d81b2fa3a0
+#   text hash     3eb38ed48bb014e6
 #   render with   attnforge render specs/bloom.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

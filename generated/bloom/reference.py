@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6923f22259741db9
-#   text hash     21e7459968795074
+#   content hash  2c7663d81b2fa3a0
+#   text hash     27fb162e6a90114d
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

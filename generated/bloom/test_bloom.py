@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6923f22259741db9
-#   text hash     c0f0820dfd06f192
+#   content hash  2c7663d81b2fa3a0
+#   text hash     6dfbbc827e0347fc
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

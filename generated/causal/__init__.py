@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  84e63894a9a508a8
-#   text hash     419adf5f08ff7179
+#   content hash  63cd6aad693bd3f2
+#   text hash     60a104e95848da79
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  84e63894a9a508a8
-#   text hash     de1ca3d92b04bf67
+#   content hash  63cd6aad693bd3f2
+#   text hash     24092646b2bbda2b
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

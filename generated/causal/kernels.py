@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  84e63894a9a508a8
-#   text hash     84066c8307d4bac6
+#   content hash  63cd6aad693bd3f2
+#   text hash     008cb55c06f0dc2a
 #   render with   attnforge render specs/causal.yaml
 """The kernels: Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  84e63894a9a508a8
-#   text hash     bec317a24b0b55ac
+#   content hash  63cd6aad693bd3f2
+#   text hash     62d9aa5bbcc82c80
 #   render with   attnforge render specs/causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  692b8f7f19f49240
-#   text hash     0f4e301d86c9c1f1
+#   content hash  c49a5aeb0b7954a5
+#   text hash     434bb31844893ae1
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

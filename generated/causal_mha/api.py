@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  692b8f7f19f49240
-#   text hash     020a7be874af2400
+#   content hash  c49a5aeb0b7954a5
+#   text hash     1bb7236ef88aaa34
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

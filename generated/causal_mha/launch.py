@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  692b8f7f19f49240
-#   text hash     220b2a24f61416f7
+#   content hash  c49a5aeb0b7954a5
+#   text hash     33c4e595c92e8fe0
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  692b8f7f19f49240
-#   text hash     fb53310bbdf12b43
+#   content hash  c49a5aeb0b7954a5
+#   text hash     32a6fcaa6d2f1ff8
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ccb12c177e8b1946
-#   text hash     22f8333f098d1c0c
+#   content hash  190d79c6f40e1745
+#   text hash     1b26d69db4e3b032
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

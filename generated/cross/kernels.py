@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ccb12c177e8b1946
-#   text hash     ad31234d68217490
+#   content hash  190d79c6f40e1745
+#   text hash     bf39983c824936cb
 #   render with   attnforge render specs/cross.yaml
 """The kernels: Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ccb12c177e8b1946
-#   text hash     52c5f6015c341863
+#   content hash  190d79c6f40e1745
+#   text hash     ebec1d4fc7d9034e
 #   render with   attnforge render specs/cross.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ccb12c177e8b1946
-#   text hash     e7e30cbc6563f1d8
+#   content hash  190d79c6f40e1745
+#   text hash     22db315dd839b971
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ccb12c177e8b1946
-#   text hash     b5ddd80558d765fb
+#   content hash  190d79c6f40e1745
+#   text hash     eec7243323db8ed6
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

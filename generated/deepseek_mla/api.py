@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  d9ecbae0fd2c9aa4
-#   text hash     9432c11c2890bb31
+#   content hash  da4b5b2f1296769e
+#   text hash     4afc550df1c82726
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

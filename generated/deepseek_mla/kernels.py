@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  d9ecbae0fd2c9aa4
-#   text hash     b7b055ac26628b2a
+#   content hash  da4b5b2f1296769e
+#   text hash     c721ee8c5ddb5b92
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernels: Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  d9ecbae0fd2c9aa4
-#   text hash     57ad52a90164608f
+#   content hash  da4b5b2f1296769e
+#   text hash     7b981dfca49d966d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  d9ecbae0fd2c9aa4
-#   text hash     beb123abe562ef19
+#   content hash  da4b5b2f1296769e
+#   text hash     ceecf13a49c11cdb
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

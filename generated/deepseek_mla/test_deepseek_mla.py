@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  d9ecbae0fd2c9aa4
-#   text hash     9b7a3a5c7af07871
+#   content hash  da4b5b2f1296769e
+#   text hash     f18bf27c1a59658b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

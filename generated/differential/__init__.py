@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  87ea0d9b6b9d74f9
-#   text hash     0fd036fa29601a11
+#   content hash  f4265b311383bd94
+#   text hash     1c088ef89aac3f37
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

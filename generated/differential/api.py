@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  87ea0d9b6b9d74f9
-#   text hash     52f0efd6050fdcda
+#   content hash  f4265b311383bd94
+#   text hash     188fd2462e3cfc21
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  87ea0d9b6b9d74f9
-#   text hash     ce65b9610da69181
+#   content hash  f4265b311383bd94
+#   text hash     9a33bd16a6a156a8
 #   render with   attnforge render specs/differential.yaml
 """The kernels: One of the two maps of differential attention, called once for each and subtracted.
 

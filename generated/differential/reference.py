@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  87ea0d9b6b9d74f9
-#   text hash     76433c7f7ef30f05
+#   content hash  f4265b311383bd94
+#   text hash     502a6107f7fc6039
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

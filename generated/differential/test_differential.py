@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  87ea0d9b6b9d74f9
-#   text hash     f0b58f9dedd3d194
+#   content hash  f4265b311383bd94
+#   text hash     5ae75fede9637446
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  79e0b301b3a73fb2
-#   text hash     ab725089771f3eed
+#   content hash  98e29b08b9440eda
+#   text hash     23f928c766eb32b7
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

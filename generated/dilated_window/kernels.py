@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  79e0b301b3a73fb2
-#   text hash     6122aead8f3e067b
+#   content hash  98e29b08b9440eda
+#   text hash     db2354be225d52fc
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernels: Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  79e0b301b3a73fb2
-#   text hash     dc082cff55873d90
+#   content hash  98e29b08b9440eda
+#   text hash     72e7ca40e311ac08
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  79e0b301b3a73fb2
-#   text hash     e6eb6ca0ba0fce51
+#   content hash  98e29b08b9440eda
+#   text hash     b0a2790bf4ccf932
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

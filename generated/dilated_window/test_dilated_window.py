@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  79e0b301b3a73fb2
-#   text hash     a13de00e5f732bdc
+#   content hash  98e29b08b9440eda
+#   text hash     c8c834df521ce2e9
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  5466bec177ac002a
-#   text hash     27b6077cfa965f1c
+#   content hash  c597e82e1bd53cb6
+#   text hash     be35c6edb8d22b1e
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  5466bec177ac002a
-#   text hash     eaf67e1f0e755cdf
+#   content hash  c597e82e1bd53cb6
+#   text hash     acc591605a07561c
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  5466bec177ac002a
-#   text hash     f9083588a65975f8
+#   content hash  c597e82e1bd53cb6
+#   text hash     44f3d2ff363fb1e0
 #   render with   attnforge render specs/flash1.yaml
 """The kernels: Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  5466bec177ac002a
-#   text hash     0d019e63b414e6c7
+#   content hash  c597e82e1bd53cb6
+#   text hash     41559b1e7e2a7f50
 #   render with   attnforge render specs/flash1.yaml
 """Launches the kernels as operators that PyTorch can compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  5466bec177ac002a
-#   text hash     786a1c0c8f125a35
+#   content hash  c597e82e1bd53cb6
+#   text hash     0885e7786b1d9eed
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

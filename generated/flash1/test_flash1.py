@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  5466bec177ac002a
-#   text hash     6b32fb087cbefe02
+#   content hash  c597e82e1bd53cb6
+#   text hash     c0957319c2d24df6
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

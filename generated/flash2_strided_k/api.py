@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  e70885a6f36387c4
-#   text hash     d2c0d55f6686c6dc
+#   content hash  770c8b2e17be5830
+#   text hash     7a993a84ee6e95d6
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  e70885a6f36387c4
-#   text hash     a7ac06451aa6d81d
+#   content hash  770c8b2e17be5830
+#   text hash     bf440a926b8dd943
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The kernels: The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  e70885a6f36387c4
-#   text hash     26476ffa38f7660f
+#   content hash  770c8b2e17be5830
+#   text hash     6b820d79d121164b
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Launches the kernels as operators that PyTorch can compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  7182473cf43f1c2b
-#   text hash     bb37215b9fe70b03
+#   content hash  77582335e7dfd7ab
+#   text hash     aa9171521500862f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  7182473cf43f1c2b
-#   text hash     aa86fdd8731674c1
+#   content hash  77582335e7dfd7ab
+#   text hash     25e9fc1f09f4c023
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The kernels: Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  7182473cf43f1c2b
-#   text hash     8b8757c169541529
+#   content hash  77582335e7dfd7ab
+#   text hash     6081ea30b621c72a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

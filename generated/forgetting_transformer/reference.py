@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  7182473cf43f1c2b
-#   text hash     8b4bfb3a074d1397
+#   content hash  77582335e7dfd7ab
+#   text hash     927d849978a492b1
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

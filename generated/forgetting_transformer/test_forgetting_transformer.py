@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  7182473cf43f1c2b
-#   text hash     ac974a280fb72e46
+#   content hash  77582335e7dfd7ab
+#   text hash     5ea597f535de30ca
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3e1060d7d5334fbc
-#   text hash     8b2589c65c25c4cd
+#   content hash  6497dd28f6481309
+#   text hash     dd34b64cc4e29e5a
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

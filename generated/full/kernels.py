@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3e1060d7d5334fbc
-#   text hash     05b3b1ce54c1e88f
+#   content hash  6497dd28f6481309
+#   text hash     f3981e4199a4c4a6
 #   render with   attnforge render specs/full.yaml
 """The kernels: Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3e1060d7d5334fbc
-#   text hash     4f0579c09d2a87c2
+#   content hash  6497dd28f6481309
+#   text hash     e6b35d8230a4a5ed
 #   render with   attnforge render specs/full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

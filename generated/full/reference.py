@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3e1060d7d5334fbc
-#   text hash     8f237aa1b5f2d495
+#   content hash  6497dd28f6481309
+#   text hash     3d722a370a913259
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

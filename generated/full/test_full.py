@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3e1060d7d5334fbc
-#   text hash     f75fdb8e96113bda
+#   content hash  6497dd28f6481309
+#   text hash     3478fde3cd26829e
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ce24e6cbfbd5469a
-#   text hash     c58dbe089ddd3dbb
+#   content hash  ccbdfead965f27da
+#   text hash     584e0842931bbe0e
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

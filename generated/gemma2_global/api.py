@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ce24e6cbfbd5469a
-#   text hash     138a40f1f0d12ade
+#   content hash  ccbdfead965f27da
+#   text hash     444a2d3caa500b5c
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ce24e6cbfbd5469a
-#   text hash     086d87aaec7c5e75
+#   content hash  ccbdfead965f27da
+#   text hash     57c2a00752ed47b9
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernels: The global layers of Gemma 2, with capped scores.
 

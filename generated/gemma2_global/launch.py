@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ce24e6cbfbd5469a
-#   text hash     ef9a93f3b999bf46
+#   content hash  ccbdfead965f27da
+#   text hash     f0336cef69609251
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ce24e6cbfbd5469a
-#   text hash     62885707ecb99cd7
+#   content hash  ccbdfead965f27da
+#   text hash     8e78a329fcd30479
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

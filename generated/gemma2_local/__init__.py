@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  461867ba9f298c53
-#   text hash     e469899865cea3a8
+#   content hash  f96e0d307b156cb9
+#   text hash     264d59a960c726b3
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  461867ba9f298c53
-#   text hash     c06e4d017f21f2a5
+#   content hash  f96e0d307b156cb9
+#   text hash     0ed7816644ddde1b
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  461867ba9f298c53
-#   text hash     74409ce1a1744d09
+#   content hash  f96e0d307b156cb9
+#   text hash     797605fdf08c2728
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  86028cd4ed49bb32
-#   text hash     77d28cf7de9cef10
+#   content hash  89f84d3cddb1aa7f
+#   text hash     2c68d71a12f5ab25
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  86028cd4ed49bb32
-#   text hash     ba54ddc09287381e
+#   content hash  89f84d3cddb1aa7f
+#   text hash     2981629f92538dd2
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

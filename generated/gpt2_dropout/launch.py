@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  86028cd4ed49bb32
-#   text hash     60c162fc1702c438
+#   content hash  89f84d3cddb1aa7f
+#   text hash     6bf8bc5f711814a8
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

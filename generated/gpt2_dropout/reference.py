@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  86028cd4ed49bb32
-#   text hash     68f7a545f325d2a8
+#   content hash  89f84d3cddb1aa7f
+#   text hash     05c603b21f0f32a4
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

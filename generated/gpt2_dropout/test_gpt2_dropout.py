@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  86028cd4ed49bb32
-#   text hash     ac56c916badc70b3
+#   content hash  89f84d3cddb1aa7f
+#   text hash     5071d520758b3d42
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  396502b21680bd82
-#   text hash     2df0706080896def
+#   content hash  77e45c67a98bdb12
+#   text hash     fcd894cf5c34a8f4
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  396502b21680bd82
-#   text hash     b3b8884ec237ac94
+#   content hash  77e45c67a98bdb12
+#   text hash     5952e9919b5fb622
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernels: The full layers of gpt-oss, with a learned sink for each head.
 

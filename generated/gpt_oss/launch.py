@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  396502b21680bd82
-#   text hash     a0f3a4018dbffaa6
+#   content hash  77e45c67a98bdb12
+#   text hash     f3737a2d9b3f05bd
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  396502b21680bd82
-#   text hash     1161c39b4a0c30f9
+#   content hash  77e45c67a98bdb12
+#   text hash     6cd0d4eb8f1f15e1
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  396502b21680bd82
-#   text hash     1e44c26f2dd23279
+#   content hash  77e45c67a98bdb12
+#   text hash     a45a4abbb1617fca
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

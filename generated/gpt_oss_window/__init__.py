@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  d5637bda512e0568
-#   text hash     493d52d5c7d4e01c
+#   content hash  31db1d66ef289214
+#   text hash     9075a1ad07b27c82
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

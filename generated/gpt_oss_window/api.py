@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  d5637bda512e0568
-#   text hash     b3a179d4b14b6d39
+#   content hash  31db1d66ef289214
+#   text hash     2aa39b9f0f423be4
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

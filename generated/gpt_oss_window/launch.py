@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  d5637bda512e0568
-#   text hash     7808cc59c7a4c59b
+#   content hash  31db1d66ef289214
+#   text hash     4d77e194e9dced83
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  d5637bda512e0568
-#   text hash     5717bacd1e4b5e4c
+#   content hash  31db1d66ef289214
+#   text hash     62fa006f3107f9cd
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

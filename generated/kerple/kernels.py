@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  206df9c67daced6c
-#   text hash     32c4cb3790149cc1
+#   content hash  d811c2b78194cd86
+#   text hash     43691cd211112646
 #   render with   attnforge render specs/kerple.yaml
 """The kernels: Causal attention that falls with the logarithm of the distance, at a learned rate.
 

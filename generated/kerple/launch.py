@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  206df9c67daced6c
-#   text hash     c27da3e52bc593be
+#   content hash  d811c2b78194cd86
+#   text hash     233125757c73347e
 #   render with   attnforge render specs/kerple.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -24,7 +24,7 @@ LOG2E = kernels.LOG2E.value
 HALF = {
     "sm_90": {
         "forward": {
-            64: ((64, 128, 4, 2), (64, 64, 4, 2), (32, 32, 4, 1)),
+            64: ((64, 64, 4, 2), (32, 32, 4, 1)),
             128: ((128, 64, 4, 2), (64, 64, 4, 2), (64, 32, 4, 2), (32, 32, 4, 1)),
             256: ((128, 64, 8, 2), (128, 32, 8, 3), (64, 32, 4, 2), (32, 32, 4, 1), (32, 16, 4, 1)),
         },
@@ -34,7 +34,7 @@ HALF = {
             256: ((64, 64, 8, 2), (32, 64, 8, 1), (16, 32, 4, 1)),
         },
         "backward_dq": {
-            64: ((128, 64, 4, 3), (64, 64, 4, 3), (64, 64, 4, 1), (32, 32, 4, 1)),
+            64: ((64, 64, 4, 3), (64, 64, 4, 1), (32, 32, 4, 1)),
             128: ((128, 64, 8, 3), (64, 64, 4, 2), (64, 32, 4, 1), (32, 32, 4, 1)),
             256: ((128, 32, 8, 3), (64, 32, 4, 2), (64, 32, 4, 1), (32, 16, 4, 1)),
         },

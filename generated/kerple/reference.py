@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  206df9c67daced6c
-#   text hash     7c95f45f22c5011f
+#   content hash  d811c2b78194cd86
+#   text hash     4ac5d5f603c4c3f5
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  206df9c67daced6c
-#   text hash     a35189dc08567e03
+#   content hash  d811c2b78194cd86
+#   text hash     fc5d2a25f154cb2b
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

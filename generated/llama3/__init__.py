@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  92b9b72464364983
-#   text hash     ea51f75379902efd
+#   content hash  efd51afe8cab3365
+#   text hash     bffede8057b65ed3
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

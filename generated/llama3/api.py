@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  92b9b72464364983
-#   text hash     15a45d1074397720
+#   content hash  efd51afe8cab3365
+#   text hash     512c71df9c2f03ea
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  92b9b72464364983
-#   text hash     2203c6d03c5b781a
+#   content hash  efd51afe8cab3365
+#   text hash     079a0cab28a58366
 #   render with   attnforge render specs/llama3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

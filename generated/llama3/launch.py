@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  92b9b72464364983
-#   text hash     9d48dd84ad6b6760
+#   content hash  efd51afe8cab3365
+#   text hash     778efc6a799d3028
 #   render with   attnforge render specs/llama3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  92b9b72464364983
-#   text hash     d9cb4d87864e55d8
+#   content hash  efd51afe8cab3365
+#   text hash     4bf3e3799adfa81b
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

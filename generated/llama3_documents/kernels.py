@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  53b4f136f795e1e4
-#   text hash     3e8713c5a833f94a
+#   content hash  132701f1e7306aa1
+#   text hash     fe8523fc97755fca
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernels: Llama 3 on documents packed into one row, none of which sees another.
 

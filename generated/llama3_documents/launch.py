@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  53b4f136f795e1e4
-#   text hash     57c62f6511453f2a
+#   content hash  132701f1e7306aa1
+#   text hash     7130960484006435
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

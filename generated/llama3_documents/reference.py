@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  53b4f136f795e1e4
-#   text hash     806fd1c6c7106164
+#   content hash  132701f1e7306aa1
+#   text hash     6b07ce0535b10a14
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

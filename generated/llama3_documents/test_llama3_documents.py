@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  53b4f136f795e1e4
-#   text hash     d5f58a0c93733f22
+#   content hash  132701f1e7306aa1
+#   text hash     daf2c2fb50184c0a
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

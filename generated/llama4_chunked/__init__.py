@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  31a9a57b1ebb7e86
-#   text hash     c960d2fd81e33fe6
+#   content hash  bb78281bfda5ea07
+#   text hash     024a49375487a3f2
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

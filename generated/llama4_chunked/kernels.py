@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  31a9a57b1ebb7e86
-#   text hash     fb2badd07c92e26a
+#   content hash  bb78281bfda5ea07
+#   text hash     4585fe6a9e458dbb
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernels: Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

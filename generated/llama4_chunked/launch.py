@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  31a9a57b1ebb7e86
-#   text hash     20b37951fe3a1f8b
+#   content hash  bb78281bfda5ea07
+#   text hash     e8d7cfa87fe352de
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

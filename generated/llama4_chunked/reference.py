@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  31a9a57b1ebb7e86
-#   text hash     0d922b3ffd551b28
+#   content hash  bb78281bfda5ea07
+#   text hash     23558090115fd25d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

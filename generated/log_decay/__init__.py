@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  10b61f1cb9664914
-#   text hash     c00c15027a2caec6
+#   content hash  1a6dd06f00dd23a7
+#   text hash     ee35f5ec36a7cad1
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  10b61f1cb9664914
-#   text hash     dc4ce7aaea2ee669
+#   content hash  1a6dd06f00dd23a7
+#   text hash     09d3347a3050d300
 #   render with   attnforge render specs/log_decay.yaml
 """The kernels: Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  10b61f1cb9664914
-#   text hash     2c78eff57ae4be89
+#   content hash  1a6dd06f00dd23a7
+#   text hash     39066578a8a46caa
 #   render with   attnforge render specs/log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

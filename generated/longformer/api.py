@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  54697145e9c44139
-#   text hash     d4faa10f14f01283
+#   content hash  ed425f44f8394a37
+#   text hash     766313920faf284a
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  54697145e9c44139
-#   text hash     83ace02938a2b552
+#   content hash  ed425f44f8394a37
+#   text hash     bd015030b4b0f953
 #   render with   attnforge render specs/longformer.yaml
 """The kernels: A window of 256 keys to each side, and 16 global tokens.
 

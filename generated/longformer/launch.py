@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  54697145e9c44139
-#   text hash     2665cd0f233d133d
+#   content hash  ed425f44f8394a37
+#   text hash     9e47a9238d667240
 #   render with   attnforge render specs/longformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

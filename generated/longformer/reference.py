@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  54697145e9c44139
-#   text hash     40a7065194e23eac
+#   content hash  ed425f44f8394a37
+#   text hash     1a40421c01b18b17
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

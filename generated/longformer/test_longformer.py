@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  54697145e9c44139
-#   text hash     173e3fb422905cb2
+#   content hash  ed425f44f8394a37
+#   text hash     fcc5b62ea550c89b
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

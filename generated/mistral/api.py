@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  34b5961152c4464d
-#   text hash     92229ad43879dea3
+#   content hash  0b7f2d3e5d08365b
+#   text hash     4f699cd32a8f1689
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

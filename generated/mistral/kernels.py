@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  34b5961152c4464d
-#   text hash     c642788352ddb6fc
+#   content hash  0b7f2d3e5d08365b
+#   text hash     632310256c9c290a
 #   render with   attnforge render specs/mistral.yaml
 """The kernels: Causal attention to the 4096 most recent keys with rotary embedding.
 

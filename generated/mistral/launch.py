@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  34b5961152c4464d
-#   text hash     a7e2d914c5f38e4a
+#   content hash  0b7f2d3e5d08365b
+#   text hash     99d994d297d7655d
 #   render with   attnforge render specs/mistral.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  34b5961152c4464d
-#   text hash     d73ba1bdbd8c2e67
+#   content hash  0b7f2d3e5d08365b
+#   text hash     30fc6cd359ac52f1
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

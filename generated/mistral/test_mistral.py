@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  34b5961152c4464d
-#   text hash     c80a6e3219817cf2
+#   content hash  0b7f2d3e5d08365b
+#   text hash     8fcac868214bf0e6
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

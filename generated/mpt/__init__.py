@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8f48b6d9d9c7f195
-#   text hash     0e86f2121d82173d
+#   content hash  f0b1c1dcf6e996b6
+#   text hash     df39868dc430f914
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8f48b6d9d9c7f195
-#   text hash     647034e87e666716
+#   content hash  f0b1c1dcf6e996b6
+#   text hash     8e0ade4b6ef644da
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

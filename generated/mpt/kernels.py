@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8f48b6d9d9c7f195
-#   text hash     22e37d231fac2d58
+#   content hash  f0b1c1dcf6e996b6
+#   text hash     99c438a566bc9b56
 #   render with   attnforge render specs/mpt.yaml
 """The kernels: Attention with a prefix and linear biases.
 

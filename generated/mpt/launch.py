@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8f48b6d9d9c7f195
-#   text hash     9b7e87d938e54d77
+#   content hash  f0b1c1dcf6e996b6
+#   text hash     6505558ac4f9c10c
 #   render with   attnforge render specs/mpt.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

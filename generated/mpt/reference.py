@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8f48b6d9d9c7f195
-#   text hash     ee0be959a07c7f12
+#   content hash  f0b1c1dcf6e996b6
+#   text hash     04fb177780bd0a50
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8f48b6d9d9c7f195
-#   text hash     208f066155d3dbbc
+#   content hash  f0b1c1dcf6e996b6
+#   text hash     9fc2e0b984acf765
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

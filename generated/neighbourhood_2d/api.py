@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  8fe9abbd2fa54dbd
-#   text hash     04d99c4728eab54b
+#   content hash  c92300728440228b
+#   text hash     59756c61474ead88
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

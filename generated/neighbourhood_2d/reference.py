@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  8fe9abbd2fa54dbd
-#   text hash     3f5095e2de7fd914
+#   content hash  c92300728440228b
+#   text hash     d1d3718137af8b7d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a3874255178384ef
-#   text hash     03bcce775ad148d2
+#   content hash  2beba8422712e26a
+#   text hash     2f1b324e2f31e648
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a3874255178384ef
-#   text hash     de81ee2c54252f0c
+#   content hash  2beba8422712e26a
+#   text hash     0e17a4cf8303fc4e
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

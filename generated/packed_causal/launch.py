@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a3874255178384ef
-#   text hash     9a528bb974000e1f
+#   content hash  2beba8422712e26a
+#   text hash     8ea025a5b3de2b26
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

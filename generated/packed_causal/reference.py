@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a3874255178384ef
-#   text hash     56d254c1403b8f54
+#   content hash  2beba8422712e26a
+#   text hash     fddae455aa2b2e88
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

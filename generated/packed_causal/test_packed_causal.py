@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a3874255178384ef
-#   text hash     b7769cf96dfcae47
+#   content hash  2beba8422712e26a
+#   text hash     37d1ff4384c69300
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  9c6e9d1eefd4a9bc
-#   text hash     73d57a04f133bb80
+#   content hash  2743f786654b35fa
+#   text hash     69108c6618c978fe
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

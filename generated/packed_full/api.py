@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  9c6e9d1eefd4a9bc
-#   text hash     19f2f61a3252fd3f
+#   content hash  2743f786654b35fa
+#   text hash     79ae1f751fc0802b
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

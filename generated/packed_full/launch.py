@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  9c6e9d1eefd4a9bc
-#   text hash     508fbee3c224d5d6
+#   content hash  2743f786654b35fa
+#   text hash     6ed340cf75e9276d
 #   render with   attnforge render specs/packed_full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

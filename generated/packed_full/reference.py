@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  9c6e9d1eefd4a9bc
-#   text hash     0fce904b36ddd5d9
+#   content hash  2743f786654b35fa
+#   text hash     6cff4323e05a847c
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

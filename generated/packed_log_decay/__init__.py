@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e7d1f49cc8e3fda9
-#   text hash     b2ace3fbfe2640af
+#   content hash  4a069ce546919878
+#   text hash     9f700e6c79414080
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e7d1f49cc8e3fda9
-#   text hash     831d3d52cd039547
+#   content hash  4a069ce546919878
+#   text hash     7e63501d28028ad6
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

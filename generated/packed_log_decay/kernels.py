@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e7d1f49cc8e3fda9
-#   text hash     40444e3243eeafb3
+#   content hash  4a069ce546919878
+#   text hash     cd133a1f714b8f63
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The kernels: Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 
@@ -314,14 +314,6 @@ def backward_dkv(
         first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, k_len, BLOCK_M)
         # tiles that end within the sequence
         inner = tl.minimum(tl.maximum(q_len // BLOCK_M, first), last)
-        for i in tl.range(inner, last, num_stages=1):
-            q_start = i * BLOCK_M
-            dk, dv, log_decay_k_sum = learn_from_queries(
-                dk, dv, log_decay_k_sum, k_tile, v_tile, q_desc, dout_desc, lse_desc, delta_desc, row_base,
-                q_offset, h, q_start, q_len, k_len, scale, k_pos, log_decay_base, log_decay_k, log_decay_desc,
-                log_decay_stride_token, log_decay_k_sum_ptr, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, mixed=True,
-                tail=True
-            )  # fmt: skip
         for i in tl.range(first, inner):
             q_start = i * BLOCK_M
             mixed = (i < full_first) | (i >= full_last)
@@ -330,6 +322,14 @@ def backward_dkv(
                 q_offset, h, q_start, q_len, k_len, scale, k_pos, log_decay_base, log_decay_k, log_decay_desc,
                 log_decay_stride_token, log_decay_k_sum_ptr, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed,
                 tail=False
+            )  # fmt: skip
+        for i in tl.range(inner, last, num_stages=1):
+            q_start = i * BLOCK_M
+            dk, dv, log_decay_k_sum = learn_from_queries(
+                dk, dv, log_decay_k_sum, k_tile, v_tile, q_desc, dout_desc, lse_desc, delta_desc, row_base,
+                q_offset, h, q_start, q_len, k_len, scale, k_pos, log_decay_base, log_decay_k, log_decay_desc,
+                log_decay_stride_token, log_decay_k_sum_ptr, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, mixed=True,
+                tail=True
             )  # fmt: skip
         if log_decay_k_sum_ptr is not None:
             tl.store(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e7d1f49cc8e3fda9
-#   text hash     ed4483d7cb578cb7
+#   content hash  4a069ce546919878
+#   text hash     8bf34b8a0012b6c3
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e7d1f49cc8e3fda9
-#   text hash     414f46fc6945ca38
+#   content hash  4a069ce546919878
+#   text hash     c8828f32237ae87a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

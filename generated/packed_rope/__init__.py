@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  85fd91bb8eeede16
-#   text hash     02454f3be220d89e
+#   content hash  121f1a91e71c3da1
+#   text hash     333ff0baca429cfd
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

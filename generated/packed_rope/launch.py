@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  85fd91bb8eeede16
-#   text hash     d1d1228a1334f72f
+#   content hash  121f1a91e71c3da1
+#   text hash     bd489c0819b069a5
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

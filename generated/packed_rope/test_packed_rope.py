@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  85fd91bb8eeede16
-#   text hash     67cb6e9966edadc4
+#   content hash  121f1a91e71c3da1
+#   text hash     fd7d12cd52558ac0
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

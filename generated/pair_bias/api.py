@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  44950e09cd83d8d9
-#   text hash     52172531bcdb9698
+#   content hash  d7b4fbdeb8a7d7e5
+#   text hash     f8cb13e2af06d1b8
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

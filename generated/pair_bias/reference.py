@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  44950e09cd83d8d9
-#   text hash     0d314f4f92c7d610
+#   content hash  d7b4fbdeb8a7d7e5
+#   text hash     e6a2837a5233daaa
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

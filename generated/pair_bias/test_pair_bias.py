@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  44950e09cd83d8d9
-#   text hash     1531a359c7adfe03
+#   content hash  d7b4fbdeb8a7d7e5
+#   text hash     0258e04c1542226e
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

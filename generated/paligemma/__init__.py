@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6a75cd8a50d3e2b3
-#   text hash     483767d6ad696851
+#   content hash  28abe7ede05e2abf
+#   text hash     505eadbfefeb12d1
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

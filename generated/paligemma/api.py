@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6a75cd8a50d3e2b3
-#   text hash     62531aec61bac465
+#   content hash  28abe7ede05e2abf
+#   text hash     c3d9a8261d9823cd
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6a75cd8a50d3e2b3
-#   text hash     7dbe16f342e36e0e
+#   content hash  28abe7ede05e2abf
+#   text hash     f5521cb8528c1c13
 #   render with   attnforge render specs/paligemma.yaml
 """The kernels: An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6a75cd8a50d3e2b3
-#   text hash     2cc8f889ccdb223b
+#   content hash  28abe7ede05e2abf
+#   text hash     a8c5ddfdfe1bfd2b
 #   render with   attnforge render specs/paligemma.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

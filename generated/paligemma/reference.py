@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6a75cd8a50d3e2b3
-#   text hash     4bcbf25992fcbb39
+#   content hash  28abe7ede05e2abf
+#   text hash     6d753bc27c23a4a9
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

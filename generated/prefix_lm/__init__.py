@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  fede9d992e7e1e20
-#   text hash     93ab4aefd27cd3cb
+#   content hash  75c8aff13a8f2932
+#   text hash     5f36862fa206f5b2
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

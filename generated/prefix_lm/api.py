@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  fede9d992e7e1e20
-#   text hash     9da4a6d74e14f8cd
+#   content hash  75c8aff13a8f2932
+#   text hash     daeea3a6bec3d3b5
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

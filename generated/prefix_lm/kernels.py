@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  fede9d992e7e1e20
-#   text hash     e98f080ea469a46f
+#   content hash  75c8aff13a8f2932
+#   text hash     034ee4634bb4c776
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernels: Causal attention with a prefix, of each sequence's own length, that every query sees.
 

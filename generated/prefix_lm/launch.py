@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  fede9d992e7e1e20
-#   text hash     54c098602ac5a9c4
+#   content hash  75c8aff13a8f2932
+#   text hash     e0af9886817e98ea
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

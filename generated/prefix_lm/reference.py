@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  fede9d992e7e1e20
-#   text hash     9b432b435ffa9bd0
+#   content hash  75c8aff13a8f2932
+#   text hash     55dac999220c4c31
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

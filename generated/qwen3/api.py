@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  4ce9c7ad6c26ea05
-#   text hash     7972a5bc34e2eced
+#   content hash  aa01a39356f923c0
+#   text hash     97b49791066aa19e
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  4ce9c7ad6c26ea05
-#   text hash     a9574e425f61e2d2
+#   content hash  aa01a39356f923c0
+#   text hash     8c38efd32f78c11b
 #   render with   attnforge render specs/qwen3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

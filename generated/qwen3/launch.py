@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  4ce9c7ad6c26ea05
-#   text hash     66ab08f9eed74a43
+#   content hash  aa01a39356f923c0
+#   text hash     a71724db358932b5
 #   render with   attnforge render specs/qwen3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  4ce9c7ad6c26ea05
-#   text hash     bf16a4009f8cdc49
+#   content hash  aa01a39356f923c0
+#   text hash     0e6b8d37eab0f6a2
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

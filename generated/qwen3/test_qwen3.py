@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  4ce9c7ad6c26ea05
-#   text hash     42f568740e1d703a
+#   content hash  aa01a39356f923c0
+#   text hash     49aa7237b7e4e8b9
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  044f69916268d91b
-#   text hash     7698c3aa3eb9f8b0
+#   content hash  a1671f9124ea30f5
+#   text hash     9668eb08c98b2809
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  044f69916268d91b
-#   text hash     0925200d17d54310
+#   content hash  a1671f9124ea30f5
+#   text hash     d969c08b98466c96
 #   render with   attnforge render specs/rope.yaml
 """The kernels: Causal attention with rotary embedding, and as many key heads as query heads.
 

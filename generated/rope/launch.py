@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  044f69916268d91b
-#   text hash     06e4bf41585a2269
+#   content hash  a1671f9124ea30f5
+#   text hash     6b1905f17307df14
 #   render with   attnforge render specs/rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  044f69916268d91b
-#   text hash     3645ac1e03a7b418
+#   content hash  a1671f9124ea30f5
+#   text hash     85ddf062708d70ed
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  044f69916268d91b
-#   text hash     6e0a88e63f2a2cd8
+#   content hash  a1671f9124ea30f5
+#   text hash     1e5e0bbbe618adf1
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b2dc72d1ef327c3e
-#   text hash     436556843ecd2e1c
+#   content hash  79a85c215ae51510
+#   text hash     2c3101d984126a4c
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b2dc72d1ef327c3e
-#   text hash     6d6fab9eddd6e804
+#   content hash  79a85c215ae51510
+#   text hash     eb42fdc1950f7dbd
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads.
 

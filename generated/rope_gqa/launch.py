@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b2dc72d1ef327c3e
-#   text hash     ac019c715e274ccf
+#   content hash  79a85c215ae51510
+#   text hash     0b55a7d4c6fbe0ed
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

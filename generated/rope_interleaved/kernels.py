@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d95c18c071459e62
-#   text hash     40481663e57b63a4
+#   content hash  530cc50631297483
+#   text hash     b939f6cc0b995a4e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernels: Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d95c18c071459e62
-#   text hash     d6ad2f357859e2f8
+#   content hash  530cc50631297483
+#   text hash     bb19e57ceba0920b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

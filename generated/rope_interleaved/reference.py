@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d95c18c071459e62
-#   text hash     7f8cd53fbcae6a51
+#   content hash  530cc50631297483
+#   text hash     3c5dcc041689c475
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

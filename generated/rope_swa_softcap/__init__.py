@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  d66c025c6a705211
-#   text hash     38cbea09fdbee70b
+#   content hash  60658e4b69b50780
+#   text hash     78439eb7a649f825
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  d66c025c6a705211
-#   text hash     7d27047ee1d4ee91
+#   content hash  60658e4b69b50780
+#   text hash     517f29740444b5c4
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

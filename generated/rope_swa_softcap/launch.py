@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  d66c025c6a705211
-#   text hash     13dba118dbcfd8e3
+#   content hash  60658e4b69b50780
+#   text hash     071052db41d2150f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

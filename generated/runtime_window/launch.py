@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ebdce4eda0fc42ca
-#   text hash     1d6f8e4592fbffc9
+#   content hash  f2886968bb056fbb
+#   text hash     e2dbea8f96ae70ed
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

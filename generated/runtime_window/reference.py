@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ebdce4eda0fc42ca
-#   text hash     fb34093549a12d5a
+#   content hash  f2886968bb056fbb
+#   text hash     343096362a5d672c
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

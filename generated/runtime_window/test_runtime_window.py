@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ebdce4eda0fc42ca
-#   text hash     4974a3a00c69e4f3
+#   content hash  f2886968bb056fbb
+#   text hash     f886c22750f70b80
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

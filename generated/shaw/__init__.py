@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c09d2c32d277f0e9
-#   text hash     e59f8eb1296a669f
+#   content hash  e0bd389999de1083
+#   text hash     70d71a576835a30c
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own.
 

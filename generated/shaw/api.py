@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c09d2c32d277f0e9
-#   text hash     8f6095712bf4d392
+#   content hash  e0bd389999de1083
+#   text hash     41a83a129ee6b6c7
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c09d2c32d277f0e9
-#   text hash     8493f9535733cfb7
+#   content hash  e0bd389999de1083
+#   text hash     d153f1bc92da2cf4
 #   render with   attnforge render specs/shaw.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c09d2c32d277f0e9
-#   text hash     60bc8ce2327fc1b5
+#   content hash  e0bd389999de1083
+#   text hash     ccc2078bc833ac09
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c09d2c32d277f0e9
-#   text hash     108ea9ec0ca49cbc
+#   content hash  e0bd389999de1083
+#   text hash     bcd8b7ee1550625d
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  84d656f6a29a492c
-#   text hash     7490cafcd9a64aad
+#   content hash  04846da259b6de25
+#   text hash     0782e4d131854bfd
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  84d656f6a29a492c
-#   text hash     ae6c3ebd008a811d
+#   content hash  04846da259b6de25
+#   text hash     59ed2cb4ff4d0957
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernels: Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  84d656f6a29a492c
-#   text hash     302b56a0f6345e9e
+#   content hash  04846da259b6de25
+#   text hash     143028b59eec725a
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  84d656f6a29a492c
-#   text hash     ee8a51b7ba196eb9
+#   content hash  04846da259b6de25
+#   text hash     cd0fa6481fcaa172
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

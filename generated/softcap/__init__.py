@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2046994222f760d6
-#   text hash     a593c8779c80d234
+#   content hash  de3bd48664992ae6
+#   text hash     10bf4a4b00320987
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

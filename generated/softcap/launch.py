@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2046994222f760d6
-#   text hash     7cbdcd1a4328e20e
+#   content hash  de3bd48664992ae6
+#   text hash     955346271f0efd82
 #   render with   attnforge render specs/softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2046994222f760d6
-#   text hash     3b655bade2dc2285
+#   content hash  de3bd48664992ae6
+#   text hash     80ed9a9010cea9c7
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

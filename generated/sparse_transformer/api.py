@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  6166f74640cfed24
-#   text hash     de4ce479922568e6
+#   content hash  fb923955a0fa7eee
+#   text hash     3fb8a2b9c3d1d5b9
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

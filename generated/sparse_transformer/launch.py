@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  6166f74640cfed24
-#   text hash     35cf42551d7d20e1
+#   content hash  fb923955a0fa7eee
+#   text hash     15cd5fdc338813a4
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

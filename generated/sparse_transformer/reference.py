@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  6166f74640cfed24
-#   text hash     25d45b639cb47f6f
+#   content hash  fb923955a0fa7eee
+#   text hash     833ec8d5b19b5e34
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6f36167dcb206850
-#   text hash     df7dd50e064657c1
+#   content hash  3f04b287200a19ca
+#   text hash     221cffafdbac145d
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernels: Causal attention to the 1024 most recent keys and to the first four.
 

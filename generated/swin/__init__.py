@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b97998838bc1a204
-#   text hash     46cbfd20fa8ebcc9
+#   content hash  cb62495121ed5151
+#   text hash     b7d2b8869c01316f
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b97998838bc1a204
-#   text hash     c103073db0efe067
+#   content hash  cb62495121ed5151
+#   text hash     b6aab830f1d53256
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

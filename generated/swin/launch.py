@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b97998838bc1a204
-#   text hash     8f549687d399bc8c
+#   content hash  cb62495121ed5151
+#   text hash     c4b00a0da6f84e3f
 #   render with   attnforge render specs/swin.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

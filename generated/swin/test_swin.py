@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b97998838bc1a204
-#   text hash     bf71724e42b3e30d
+#   content hash  cb62495121ed5151
+#   text hash     6249b34d19fbf6de
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  eb03d83ef66bf530
-#   text hash     f883434e44930e4d
+#   content hash  77fa0639aea15527
+#   text hash     9b828b490ffb7a7d
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  eb03d83ef66bf530
-#   text hash     6eb340572325e13e
+#   content hash  77fa0639aea15527
+#   text hash     73479be8a4965007
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

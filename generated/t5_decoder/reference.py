@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  eb03d83ef66bf530
-#   text hash     65433248d182cd8c
+#   content hash  77fa0639aea15527
+#   text hash     401d66be2ad5952b
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

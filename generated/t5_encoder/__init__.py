@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  111e3d83e18ab58b
-#   text hash     1ee7bf559809916b
+#   content hash  b67ff1b023358bdb
+#   text hash     5af5d3c197b289cb
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

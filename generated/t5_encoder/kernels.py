@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  111e3d83e18ab58b
-#   text hash     49095b8299d71bb9
+#   content hash  b67ff1b023358bdb
+#   text hash     f5111b28cfc9432c
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernels: Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  111e3d83e18ab58b
-#   text hash     1542a3d0cf44f5cd
+#   content hash  b67ff1b023358bdb
+#   text hash     28cc70166be4d819
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  111e3d83e18ab58b
-#   text hash     3bb1793670b8b65a
+#   content hash  b67ff1b023358bdb
+#   text hash     3c441790f7d3c491
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

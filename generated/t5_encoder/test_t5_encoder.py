@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  111e3d83e18ab58b
-#   text hash     e823e62be09208d8
+#   content hash  b67ff1b023358bdb
+#   text hash     87fc8a768e0d1ef6
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

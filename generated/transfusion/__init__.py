@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  af71711cf0b1d1af
-#   text hash     6f579d13f3e54927
+#   content hash  e35bdfbe2f230602
+#   text hash     7a4d414d42e57d6c
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

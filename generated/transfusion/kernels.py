@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  af71711cf0b1d1af
-#   text hash     b03a422c77a39aac
+#   content hash  e35bdfbe2f230602
+#   text hash     7d113d9ea11ba62c
 #   render with   attnforge render specs/transfusion.yaml
 """The kernels: Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  af71711cf0b1d1af
-#   text hash     1ab9222875428277
+#   content hash  e35bdfbe2f230602
+#   text hash     41e62391a729ea01
 #   render with   attnforge render specs/transfusion.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  af71711cf0b1d1af
-#   text hash     f10fdb1d7450d403
+#   content hash  e35bdfbe2f230602
+#   text hash     ca87770e49f447fd
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

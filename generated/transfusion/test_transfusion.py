@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  af71711cf0b1d1af
-#   text hash     dd741c77d7d75804
+#   content hash  e35bdfbe2f230602
+#   text hash     1e0352ecdd9ac691
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

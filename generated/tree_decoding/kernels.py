@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  543710b29bdbb03a
-#   text hash     1b0583d3f45e89ec
+#   content hash  db57dcf3d272b0a3
+#   text hash     3775bfb4cc3d268d
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernels: A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  543710b29bdbb03a
-#   text hash     8d32b053d6c9583b
+#   content hash  db57dcf3d272b0a3
+#   text hash     350bd410e3261b0b
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

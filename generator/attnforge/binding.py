@@ -258,7 +258,8 @@ class View(Reader):
             return "rows" if all(map(self.reachable, floats)) else "heavy"
         if rows:
             return "marks"
-        if any(term.slope.text for term in self.terms):
+        functions = (n for score in self.factored.scores for n in score.walk() if n.op in printers.FLOAT_FUNCTIONS)
+        if any(self.reach(n) == {"q", "k"} for n in functions) or any(term.slope.text for term in self.terms):
             return "sloped"
         return "plain" if self.spec.masks or self.spec.scores else "bare"
 

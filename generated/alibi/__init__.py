@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  385f6da06c80aa47
-#   text hash     c6d59bed354cdb89
+#   content hash  7775b15e4b621215
+#   text hash     62e87f82ca69a3ee
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  385f6da06c80aa47
-#   text hash     23caf4e88d59edb2
+#   content hash  7775b15e4b621215
+#   text hash     c99ecb0e1ba5a6e2
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  385f6da06c80aa47
-#   text hash     a7557cb3ade2dfe5
+#   content hash  7775b15e4b621215
+#   text hash     c38527f3689c798d
 #   render with   attnforge render specs/alibi.yaml
 """The kernels: Causal attention with linear biases, one slope a head.
 

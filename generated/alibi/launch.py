@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  385f6da06c80aa47
-#   text hash     4daa3e01c5023267
+#   content hash  7775b15e4b621215
+#   text hash     b7d00e100ed541c2
 #   render with   attnforge render specs/alibi.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

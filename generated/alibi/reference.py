@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  385f6da06c80aa47
-#   text hash     087503799b223443
+#   content hash  7775b15e4b621215
+#   text hash     781a8d0a3a60f77a
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  035e04ef5a8ea7ad
-#   text hash     05248add73bc913e
+#   content hash  07036827631ba80e
+#   text hash     1aa3e8dd35de5dd8
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

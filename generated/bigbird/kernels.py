@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  035e04ef5a8ea7ad
-#   text hash     a311fdbca2fe3341
+#   content hash  07036827631ba80e
+#   text hash     bfbb77ff9961fdef
 #   render with   attnforge render specs/bigbird.yaml
 """The kernels: A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  035e04ef5a8ea7ad
-#   text hash     efd44db575318535
+#   content hash  07036827631ba80e
+#   text hash     89fa32fba08fb191
 #   render with   attnforge render specs/bigbird.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  035e04ef5a8ea7ad
-#   text hash     2506ed107e270152
+#   content hash  07036827631ba80e
+#   text hash     4a0141b32e03eb60
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

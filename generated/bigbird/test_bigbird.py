@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  035e04ef5a8ea7ad
-#   text hash     aa408a1ac4d9ab3d
+#   content hash  07036827631ba80e
+#   text hash     8708cf59c00c5ab9
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

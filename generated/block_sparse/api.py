@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  8c5604c2b21e860e
-#   text hash     0e3ac1bf21e4b345
+#   content hash  fe2a1b16d97c0d30
+#   text hash     655ac4386dddb27a
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  8c5604c2b21e860e
-#   text hash     c33d4eba9f09ec75
+#   content hash  fe2a1b16d97c0d30
+#   text hash     a97008aaf63a691f
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernels: Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  8c5604c2b21e860e
-#   text hash     7b9552c19d9b7922
+#   content hash  fe2a1b16d97c0d30
+#   text hash     d548a872b483dc83
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

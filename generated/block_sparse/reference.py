@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  8c5604c2b21e860e
-#   text hash     4dfcb53353fa4857
+#   content hash  fe2a1b16d97c0d30
+#   text hash     5f64a6be2ff7ada9
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  8c5604c2b21e860e
-#   text hash     08a304d0cfb32a08
+#   content hash  fe2a1b16d97c0d30
+#   text hash     e17bc829bbd24f47
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2c7663d81b2fa3a0
-#   text hash     3f085a1e37a1571f
+#   content hash  b6e12e17e594f9b2
+#   text hash     a344f2af136568b7
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2c7663d81b2fa3a0
-#   text hash     a5edd30ac09484b3
+#   content hash  b6e12e17e594f9b2
+#   text hash     c7f9cd6c0a4e0f0e
 #   render with   attnforge render specs/bloom.yaml
 """The kernels: Causal attention with linear biases and as many key heads as query heads.
 

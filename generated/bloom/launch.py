@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2c7663d81b2fa3a0
-#   text hash     3eb38ed48bb014e6
+#   content hash  b6e12e17e594f9b2
+#   text hash     4d39b98c3ea6b080
 #   render with   attnforge render specs/bloom.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2c7663d81b2fa3a0
-#   text hash     27fb162e6a90114d
+#   content hash  b6e12e17e594f9b2
+#   text hash     1e97ab4e92e6717c
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

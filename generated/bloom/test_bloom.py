@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2c7663d81b2fa3a0
-#   text hash     6dfbbc827e0347fc
+#   content hash  b6e12e17e594f9b2
+#   text hash     e32fc1c427ed29ed
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

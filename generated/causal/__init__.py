@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  63cd6aad693bd3f2
-#   text hash     60a104e95848da79
+#   content hash  57435187033cbc5d
+#   text hash     ab29446f120d7a78
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

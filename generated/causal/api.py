@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  63cd6aad693bd3f2
-#   text hash     24092646b2bbda2b
+#   content hash  57435187033cbc5d
+#   text hash     455ac55fb81e9b47
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

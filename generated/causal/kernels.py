@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  63cd6aad693bd3f2
-#   text hash     008cb55c06f0dc2a
+#   content hash  57435187033cbc5d
+#   text hash     d8b0a2480f5e23b6
 #   render with   attnforge render specs/causal.yaml
 """The kernels: Causal attention with grouped heads.
 

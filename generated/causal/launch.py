@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  63cd6aad693bd3f2
-#   text hash     62d9aa5bbcc82c80
+#   content hash  57435187033cbc5d
+#   text hash     1f03f8bbd7cf3b1f
 #   render with   attnforge render specs/causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

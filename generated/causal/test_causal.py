@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  63cd6aad693bd3f2
-#   text hash     a0f7d69426df5e24
+#   content hash  57435187033cbc5d
+#   text hash     d15387af851e6984
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

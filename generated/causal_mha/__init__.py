@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c49a5aeb0b7954a5
-#   text hash     434bb31844893ae1
+#   content hash  a0e491824032c8d3
+#   text hash     0fedb2b76412a9b5
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c49a5aeb0b7954a5
-#   text hash     1bb7236ef88aaa34
+#   content hash  a0e491824032c8d3
+#   text hash     23525457a2623d69
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

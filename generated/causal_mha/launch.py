@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c49a5aeb0b7954a5
-#   text hash     33c4e595c92e8fe0
+#   content hash  a0e491824032c8d3
+#   text hash     23933fb730c5c307
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c49a5aeb0b7954a5
-#   text hash     5bac4c65e7c2fa49
+#   content hash  a0e491824032c8d3
+#   text hash     74ad3ff0093b102e
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c49a5aeb0b7954a5
-#   text hash     32a6fcaa6d2f1ff8
+#   content hash  a0e491824032c8d3
+#   text hash     f476324c91464a4d
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  190d79c6f40e1745
-#   text hash     41c63f82a9a440f6
+#   content hash  db82f196c522093d
+#   text hash     6ce5fa19af118aac
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

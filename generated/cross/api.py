@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  190d79c6f40e1745
-#   text hash     1b26d69db4e3b032
+#   content hash  db82f196c522093d
+#   text hash     53c55f14b06e746c
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  190d79c6f40e1745
-#   text hash     bf39983c824936cb
+#   content hash  db82f196c522093d
+#   text hash     223d5061d2781591
 #   render with   attnforge render specs/cross.yaml
 """The kernels: Attention from a decoder to all of an encoder's outputs.
 

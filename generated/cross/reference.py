@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  190d79c6f40e1745
-#   text hash     22db315dd839b971
+#   content hash  db82f196c522093d
+#   text hash     f4bc0856c1eb1963
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

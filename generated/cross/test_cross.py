@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  190d79c6f40e1745
-#   text hash     eec7243323db8ed6
+#   content hash  db82f196c522093d
+#   text hash     3ed29f4dda5b6853
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

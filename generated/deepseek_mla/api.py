@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  da4b5b2f1296769e
-#   text hash     4afc550df1c82726
+#   content hash  a107a1e518339017
+#   text hash     3e3d74572ff8391e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

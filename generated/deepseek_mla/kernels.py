@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  da4b5b2f1296769e
-#   text hash     c721ee8c5ddb5b92
+#   content hash  a107a1e518339017
+#   text hash     6687bfed4ac55365
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernels: Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  da4b5b2f1296769e
-#   text hash     7b981dfca49d966d
+#   content hash  a107a1e518339017
+#   text hash     82e487a4903d05e9
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  da4b5b2f1296769e
-#   text hash     ceecf13a49c11cdb
+#   content hash  a107a1e518339017
+#   text hash     2d6406e60ac235d6
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

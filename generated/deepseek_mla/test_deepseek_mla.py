@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  da4b5b2f1296769e
-#   text hash     f18bf27c1a59658b
+#   content hash  a107a1e518339017
+#   text hash     949df7a00c484dbe
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

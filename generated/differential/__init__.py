@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f4265b311383bd94
-#   text hash     1c088ef89aac3f37
+#   content hash  2e70d45cc4adafff
+#   text hash     ecbc56dfad07a1d4
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f4265b311383bd94
-#   text hash     188fd2462e3cfc21
+#   content hash  2e70d45cc4adafff
+#   text hash     d0b47283b16b5e31
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

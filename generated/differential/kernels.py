@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f4265b311383bd94
-#   text hash     9a33bd16a6a156a8
+#   content hash  2e70d45cc4adafff
+#   text hash     024b822a720613e6
 #   render with   attnforge render specs/differential.yaml
 """The kernels: One of the two maps of differential attention, called once for each and subtracted.
 

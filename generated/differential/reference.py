@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f4265b311383bd94
-#   text hash     502a6107f7fc6039
+#   content hash  2e70d45cc4adafff
+#   text hash     e24e53883e4b8f87
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

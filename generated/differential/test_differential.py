@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f4265b311383bd94
-#   text hash     5ae75fede9637446
+#   content hash  2e70d45cc4adafff
+#   text hash     fded08ecc9252637
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  98e29b08b9440eda
-#   text hash     23f928c766eb32b7
+#   content hash  5bb769296d5d5fa2
+#   text hash     7e62ec2eaa583404
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

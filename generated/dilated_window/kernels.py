@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  98e29b08b9440eda
-#   text hash     db2354be225d52fc
+#   content hash  5bb769296d5d5fa2
+#   text hash     5499b748c8165e1d
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernels: Causal attention to every fourth of the 512 most recent keys.
 

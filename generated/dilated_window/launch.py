@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  98e29b08b9440eda
-#   text hash     72e7ca40e311ac08
+#   content hash  5bb769296d5d5fa2
+#   text hash     aecc13f90ac3e6ae
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

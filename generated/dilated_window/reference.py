@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  98e29b08b9440eda
-#   text hash     b0a2790bf4ccf932
+#   content hash  5bb769296d5d5fa2
+#   text hash     2dbf2cfd56c9734e
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  98e29b08b9440eda
-#   text hash     c8c834df521ce2e9
+#   content hash  5bb769296d5d5fa2
+#   text hash     fe044bde46e57018
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

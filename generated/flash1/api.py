@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c597e82e1bd53cb6
-#   text hash     acc591605a07561c
+#   content hash  5bf9c04b0702867b
+#   text hash     d52809db9eb2a339
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c597e82e1bd53cb6
-#   text hash     44f3d2ff363fb1e0
+#   content hash  5bf9c04b0702867b
+#   text hash     65e5ef41d580f6ef
 #   render with   attnforge render specs/flash1.yaml
 """The kernels: Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

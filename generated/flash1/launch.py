@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c597e82e1bd53cb6
-#   text hash     41559b1e7e2a7f50
+#   content hash  5bf9c04b0702867b
+#   text hash     c96f6f6f2c4af3dd
 #   render with   attnforge render specs/flash1.yaml
 """Launches the kernels as operators that PyTorch can compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c597e82e1bd53cb6
-#   text hash     0885e7786b1d9eed
+#   content hash  5bf9c04b0702867b
+#   text hash     2b88a4ac0c1de7fb
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

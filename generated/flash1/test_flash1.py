@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c597e82e1bd53cb6
-#   text hash     c0957319c2d24df6
+#   content hash  5bf9c04b0702867b
+#   text hash     12233e2bcfc8bd7e
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

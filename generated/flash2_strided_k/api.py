@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  770c8b2e17be5830
-#   text hash     7a993a84ee6e95d6
+#   content hash  2589c82ee65a4727
+#   text hash     96f4e2385693016b
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  770c8b2e17be5830
-#   text hash     6b820d79d121164b
+#   content hash  2589c82ee65a4727
+#   text hash     186bc0bd06dd8743
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Launches the kernels as operators that PyTorch can compile."""
 

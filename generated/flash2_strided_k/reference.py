@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  770c8b2e17be5830
-#   text hash     60d8fa5cd99bb5d8
+#   content hash  2589c82ee65a4727
+#   text hash     26671c7f38594a26
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  770c8b2e17be5830
-#   text hash     73b1f34707679a8a
+#   content hash  2589c82ee65a4727
+#   text hash     c96d1f9cd9d5f3b9
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

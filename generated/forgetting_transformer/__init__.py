@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  77582335e7dfd7ab
-#   text hash     aa9171521500862f
+#   content hash  876035a3a94e45ff
+#   text hash     7e9fa2e83bef4352
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

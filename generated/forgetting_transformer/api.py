@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  77582335e7dfd7ab
-#   text hash     b074f74c2c3065d7
+#   content hash  876035a3a94e45ff
+#   text hash     9fb856c693b0b8ba
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

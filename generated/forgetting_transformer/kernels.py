@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  77582335e7dfd7ab
-#   text hash     25e9fc1f09f4c023
+#   content hash  876035a3a94e45ff
+#   text hash     1a7b658fbb1aa92a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The kernels: Causal attention with a forget gate learned for each token and head.
 

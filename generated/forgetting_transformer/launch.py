@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  77582335e7dfd7ab
-#   text hash     6081ea30b621c72a
+#   content hash  876035a3a94e45ff
+#   text hash     2883bbac70be43a1
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

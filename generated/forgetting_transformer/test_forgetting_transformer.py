@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  77582335e7dfd7ab
-#   text hash     5ea597f535de30ca
+#   content hash  876035a3a94e45ff
+#   text hash     1dfec7160aec7c90
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

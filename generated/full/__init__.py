@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6497dd28f6481309
-#   text hash     dd34b64cc4e29e5a
+#   content hash  395e26c4b3bd9796
+#   text hash     c88dc913f20d8367
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6497dd28f6481309
-#   text hash     357b2984311ea6c6
+#   content hash  395e26c4b3bd9796
+#   text hash     1840c14522c9f506
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

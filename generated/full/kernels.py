@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6497dd28f6481309
-#   text hash     f3981e4199a4c4a6
+#   content hash  395e26c4b3bd9796
+#   text hash     980dafa98c0b4c12
 #   render with   attnforge render specs/full.yaml
 """The kernels: Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6497dd28f6481309
-#   text hash     e6b35d8230a4a5ed
+#   content hash  395e26c4b3bd9796
+#   text hash     c89db7bad2042349
 #   render with   attnforge render specs/full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6497dd28f6481309
-#   text hash     3d722a370a913259
+#   content hash  395e26c4b3bd9796
+#   text hash     14023b117f327daa
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6497dd28f6481309
-#   text hash     3478fde3cd26829e
+#   content hash  395e26c4b3bd9796
+#   text hash     d85b76792b59e353
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ccbdfead965f27da
-#   text hash     584e0842931bbe0e
+#   content hash  6862ba76d1a18ada
+#   text hash     116334a567885e7d
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

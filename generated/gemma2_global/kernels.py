@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ccbdfead965f27da
-#   text hash     57c2a00752ed47b9
+#   content hash  6862ba76d1a18ada
+#   text hash     f8d7d204afb11cf3
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernels: The global layers of Gemma 2, with capped scores.
 

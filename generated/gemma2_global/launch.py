@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ccbdfead965f27da
-#   text hash     f0336cef69609251
+#   content hash  6862ba76d1a18ada
+#   text hash     b8c4e6a11601a35a
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ccbdfead965f27da
-#   text hash     8e78a329fcd30479
+#   content hash  6862ba76d1a18ada
+#   text hash     5d16bd2a229b6b24
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ccbdfead965f27da
-#   text hash     cea88d1320b34dcd
+#   content hash  6862ba76d1a18ada
+#   text hash     687fa1924dcf9549
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

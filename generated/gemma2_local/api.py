@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f96e0d307b156cb9
-#   text hash     a3a2de7cc8930238
+#   content hash  e4bed4ea79ebdf98
+#   text hash     da8182a418bfd781
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

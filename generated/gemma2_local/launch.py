@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f96e0d307b156cb9
-#   text hash     9e0e8b957c86a3fc
+#   content hash  e4bed4ea79ebdf98
+#   text hash     cb40e14c32158c9e
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

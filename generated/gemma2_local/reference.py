@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f96e0d307b156cb9
-#   text hash     0ed7816644ddde1b
+#   content hash  e4bed4ea79ebdf98
+#   text hash     921037d701ee1f69
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

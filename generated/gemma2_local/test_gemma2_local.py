@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f96e0d307b156cb9
-#   text hash     797605fdf08c2728
+#   content hash  e4bed4ea79ebdf98
+#   text hash     f0c954d1635e289c
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  89f84d3cddb1aa7f
-#   text hash     2c68d71a12f5ab25
+#   content hash  fe017aaf1fdd46b0
+#   text hash     5c7c9a5b63aa00aa
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  89f84d3cddb1aa7f
-#   text hash     5b162622e0522e6a
+#   content hash  fe017aaf1fdd46b0
+#   text hash     23acedc880daefd3
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernels: Causal attention with dropout of the weights, for training.
 

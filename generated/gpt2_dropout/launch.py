@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  89f84d3cddb1aa7f
-#   text hash     6bf8bc5f711814a8
+#   content hash  fe017aaf1fdd46b0
+#   text hash     b653ca8c9942817c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

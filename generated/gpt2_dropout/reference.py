@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  89f84d3cddb1aa7f
-#   text hash     05c603b21f0f32a4
+#   content hash  fe017aaf1fdd46b0
+#   text hash     9e05e3fe7b1903f2
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

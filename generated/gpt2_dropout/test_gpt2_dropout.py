@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  89f84d3cddb1aa7f
-#   text hash     5071d520758b3d42
+#   content hash  fe017aaf1fdd46b0
+#   text hash     e05e5106666a4a0a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  77e45c67a98bdb12
-#   text hash     fcd894cf5c34a8f4
+#   content hash  782620afb51c7635
+#   text hash     77056b79c0fc5aba
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

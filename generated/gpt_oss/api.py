@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  77e45c67a98bdb12
-#   text hash     0b132d551489de32
+#   content hash  782620afb51c7635
+#   text hash     b03bc619b3f6c130
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  77e45c67a98bdb12
-#   text hash     5952e9919b5fb622
+#   content hash  782620afb51c7635
+#   text hash     e36db2903de186ec
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernels: The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  77e45c67a98bdb12
-#   text hash     f3737a2d9b3f05bd
+#   content hash  782620afb51c7635
+#   text hash     80d971add18a003c
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  77e45c67a98bdb12
-#   text hash     a45a4abbb1617fca
+#   content hash  782620afb51c7635
+#   text hash     8ebf04e6df56e9c0
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  31db1d66ef289214
-#   text hash     2aa39b9f0f423be4
+#   content hash  821b4ac00b4b8af2
+#   text hash     2be5f48c8a14ce95
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

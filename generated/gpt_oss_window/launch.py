@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  31db1d66ef289214
-#   text hash     4d77e194e9dced83
+#   content hash  821b4ac00b4b8af2
+#   text hash     e87e4a020990d1e3
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

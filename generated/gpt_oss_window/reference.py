@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  31db1d66ef289214
-#   text hash     62fa006f3107f9cd
+#   content hash  821b4ac00b4b8af2
+#   text hash     e555a5ee4274bed7
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

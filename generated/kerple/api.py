@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d811c2b78194cd86
-#   text hash     374f29d92170e780
+#   content hash  95659b2252e1249b
+#   text hash     888c506ab92f3bc8
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

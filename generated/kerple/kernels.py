@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d811c2b78194cd86
-#   text hash     43691cd211112646
+#   content hash  95659b2252e1249b
+#   text hash     c45ef21e3084a8b7
 #   render with   attnforge render specs/kerple.yaml
 """The kernels: Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d811c2b78194cd86
-#   text hash     233125757c73347e
+#   content hash  95659b2252e1249b
+#   text hash     a0973b52b7a0ce69
 #   render with   attnforge render specs/kerple.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d811c2b78194cd86
-#   text hash     4ac5d5f603c4c3f5
+#   content hash  95659b2252e1249b
+#   text hash     1b08dca8ff216832
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d811c2b78194cd86
-#   text hash     fc5d2a25f154cb2b
+#   content hash  95659b2252e1249b
+#   text hash     c36e9d8a94123fa2
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

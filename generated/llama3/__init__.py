@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  efd51afe8cab3365
-#   text hash     bffede8057b65ed3
+#   content hash  3093a931dcf9598c
+#   text hash     abe10336f2cb5aff
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

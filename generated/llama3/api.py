@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  efd51afe8cab3365
-#   text hash     512c71df9c2f03ea
+#   content hash  3093a931dcf9598c
+#   text hash     d926d1960bb93bc0
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

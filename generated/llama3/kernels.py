@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  efd51afe8cab3365
-#   text hash     079a0cab28a58366
+#   content hash  3093a931dcf9598c
+#   text hash     0279262b19308011
 #   render with   attnforge render specs/llama3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

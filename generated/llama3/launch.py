@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  efd51afe8cab3365
-#   text hash     778efc6a799d3028
+#   content hash  3093a931dcf9598c
+#   text hash     3cd073d4af300c37
 #   render with   attnforge render specs/llama3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

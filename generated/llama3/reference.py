@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  efd51afe8cab3365
-#   text hash     4bf3e3799adfa81b
+#   content hash  3093a931dcf9598c
+#   text hash     02b16b0a85e6230d
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

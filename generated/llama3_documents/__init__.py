@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  132701f1e7306aa1
-#   text hash     0fc841ccf417d7d5
+#   content hash  32062f92e9ff7cf7
+#   text hash     ed265de2590972b4
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  132701f1e7306aa1
-#   text hash     f4f733ef2aaa2326
+#   content hash  32062f92e9ff7cf7
+#   text hash     c1626415d25d2ee0
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

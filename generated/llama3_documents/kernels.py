@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  132701f1e7306aa1
-#   text hash     fe8523fc97755fca
+#   content hash  32062f92e9ff7cf7
+#   text hash     253ad6b7febae108
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernels: Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  132701f1e7306aa1
-#   text hash     6b07ce0535b10a14
+#   content hash  32062f92e9ff7cf7
+#   text hash     eab294246b6da77c
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

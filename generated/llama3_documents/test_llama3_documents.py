@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  132701f1e7306aa1
-#   text hash     daf2c2fb50184c0a
+#   content hash  32062f92e9ff7cf7
+#   text hash     4635a546d7556589
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

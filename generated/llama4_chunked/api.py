@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  bb78281bfda5ea07
-#   text hash     d7e4ec519cc9fb12
+#   content hash  759fae1a79620123
+#   text hash     f0e595217de4fa50
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

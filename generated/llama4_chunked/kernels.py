@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  bb78281bfda5ea07
-#   text hash     4585fe6a9e458dbb
+#   content hash  759fae1a79620123
+#   text hash     4d329dbfaa0dbaaf
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernels: Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  bb78281bfda5ea07
-#   text hash     e8d7cfa87fe352de
+#   content hash  759fae1a79620123
+#   text hash     77c8df1608007690
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1a6dd06f00dd23a7
-#   text hash     ee35f5ec36a7cad1
+#   content hash  68b71a03c8839d3e
+#   text hash     47275266736fecb2
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1a6dd06f00dd23a7
-#   text hash     51e54d5430571cd5
+#   content hash  68b71a03c8839d3e
+#   text hash     ed541a95f089ba1c
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

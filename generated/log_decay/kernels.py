@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1a6dd06f00dd23a7
-#   text hash     09d3347a3050d300
+#   content hash  68b71a03c8839d3e
+#   text hash     811d43c2c5368907
 #   render with   attnforge render specs/log_decay.yaml
 """The kernels: Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1a6dd06f00dd23a7
-#   text hash     39066578a8a46caa
+#   content hash  68b71a03c8839d3e
+#   text hash     33c295d6f1a2db78
 #   render with   attnforge render specs/log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1a6dd06f00dd23a7
-#   text hash     19450130a2abd7c8
+#   content hash  68b71a03c8839d3e
+#   text hash     641da272b65af32c
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ed425f44f8394a37
-#   text hash     91b7b7c463299e69
+#   content hash  2595df8d143386ff
+#   text hash     d91ea1166f2f50ee
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

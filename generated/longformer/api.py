@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ed425f44f8394a37
-#   text hash     766313920faf284a
+#   content hash  2595df8d143386ff
+#   text hash     38f7b64df6cf95d2
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ed425f44f8394a37
-#   text hash     bd015030b4b0f953
+#   content hash  2595df8d143386ff
+#   text hash     80cd882603a0054c
 #   render with   attnforge render specs/longformer.yaml
 """The kernels: A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ed425f44f8394a37
-#   text hash     1a40421c01b18b17
+#   content hash  2595df8d143386ff
+#   text hash     9f318a137f3ba5c1
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

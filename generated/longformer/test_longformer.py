@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ed425f44f8394a37
-#   text hash     fcc5b62ea550c89b
+#   content hash  2595df8d143386ff
+#   text hash     671921bb5d424ae2
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

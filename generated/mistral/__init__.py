@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0b7f2d3e5d08365b
-#   text hash     5d5db76792d901fd
+#   content hash  1eff55a1d6f71621
+#   text hash     cb806b0e41a948c4
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

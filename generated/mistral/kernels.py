@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0b7f2d3e5d08365b
-#   text hash     632310256c9c290a
+#   content hash  1eff55a1d6f71621
+#   text hash     58c2c1d617c6473a
 #   render with   attnforge render specs/mistral.yaml
 """The kernels: Causal attention to the 4096 most recent keys with rotary embedding.
 

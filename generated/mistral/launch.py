@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0b7f2d3e5d08365b
-#   text hash     99d994d297d7655d
+#   content hash  1eff55a1d6f71621
+#   text hash     d7f8dfa16712c37c
 #   render with   attnforge render specs/mistral.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0b7f2d3e5d08365b
-#   text hash     30fc6cd359ac52f1
+#   content hash  1eff55a1d6f71621
+#   text hash     48086e604c4c9331
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

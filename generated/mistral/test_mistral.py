@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0b7f2d3e5d08365b
-#   text hash     8fcac868214bf0e6
+#   content hash  1eff55a1d6f71621
+#   text hash     290277e38c1d3f64
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f0b1c1dcf6e996b6
-#   text hash     df39868dc430f914
+#   content hash  b89e13d0e072735f
+#   text hash     ba7b5411c31e0341
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f0b1c1dcf6e996b6
-#   text hash     8e0ade4b6ef644da
+#   content hash  b89e13d0e072735f
+#   text hash     c63a278c37b4e1e0
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

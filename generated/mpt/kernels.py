@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f0b1c1dcf6e996b6
-#   text hash     99c438a566bc9b56
+#   content hash  b89e13d0e072735f
+#   text hash     fd09aeffd2bc0442
 #   render with   attnforge render specs/mpt.yaml
 """The kernels: Attention with a prefix and linear biases.
 

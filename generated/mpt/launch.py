@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f0b1c1dcf6e996b6
-#   text hash     6505558ac4f9c10c
+#   content hash  b89e13d0e072735f
+#   text hash     4c3543df2e107b56
 #   render with   attnforge render specs/mpt.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

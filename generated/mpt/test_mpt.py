@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f0b1c1dcf6e996b6
-#   text hash     9fc2e0b984acf765
+#   content hash  b89e13d0e072735f
+#   text hash     d661943baf12bc8b
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

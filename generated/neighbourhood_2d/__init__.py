@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c92300728440228b
-#   text hash     74f627165e6469e8
+#   content hash  6146035b0d5a752c
+#   text hash     5033bf1605ece6bb
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see those at most 3 rows and columns away.
 

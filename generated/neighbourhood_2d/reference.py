@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c92300728440228b
-#   text hash     d1d3718137af8b7d
+#   content hash  6146035b0d5a752c
+#   text hash     26c04e421a69f4fb
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

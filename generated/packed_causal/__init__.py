@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  2beba8422712e26a
-#   text hash     2f1b324e2f31e648
+#   content hash  da1c8e5c8f2f0491
+#   text hash     85439eb78f2fff02
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  2beba8422712e26a
-#   text hash     0e17a4cf8303fc4e
+#   content hash  da1c8e5c8f2f0491
+#   text hash     522d47d550d24760
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

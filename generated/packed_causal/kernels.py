@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  2beba8422712e26a
-#   text hash     48c68b0c625d433d
+#   content hash  da1c8e5c8f2f0491
+#   text hash     5aaf8e1058658cb4
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernels: Causal attention for sequences packed into one tensor.
 
@@ -294,18 +294,18 @@ def backward_dkv(
         first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, k_len, BLOCK_M)
         # tiles that end within the sequence
         inner = tl.minimum(tl.maximum(q_len // BLOCK_M, first), last)
+        for i in tl.range(inner, last, num_stages=1):
+            q_start = i * BLOCK_M
+            dk, dv = learn_from_queries(
+                dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_desc, delta_desc, row_base, q_offset, h, q_start,
+                q_len, k_len, units, k_pos, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, mixed=True, tail=True
+            )  # fmt: skip
         for i in tl.range(first, inner):
             q_start = i * BLOCK_M
             mixed = (i < full_first) | (i >= full_last)
             dk, dv = learn_from_queries(
                 dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_desc, delta_desc, row_base, q_offset, h, q_start,
                 q_len, k_len, units, k_pos, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed, tail=False
-            )  # fmt: skip
-        for i in tl.range(inner, last, num_stages=1):
-            q_start = i * BLOCK_M
-            dk, dv = learn_from_queries(
-                dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_desc, delta_desc, row_base, q_offset, h, q_start,
-                q_len, k_len, units, k_pos, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, mixed=True, tail=True
             )  # fmt: skip
 
     first_row = k_offset.to(tl.int64) * (Hq // GROUP) + kv_h

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  2beba8422712e26a
-#   text hash     fddae455aa2b2e88
+#   content hash  da1c8e5c8f2f0491
+#   text hash     20bb6381d057e042
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

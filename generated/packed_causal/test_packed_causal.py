@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  2beba8422712e26a
-#   text hash     37d1ff4384c69300
+#   content hash  da1c8e5c8f2f0491
+#   text hash     2a409c0f6b28fe96
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2743f786654b35fa
-#   text hash     69108c6618c978fe
+#   content hash  fb3caa68af5b0019
+#   text hash     cf803fc7209e147d
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

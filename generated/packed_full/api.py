@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2743f786654b35fa
-#   text hash     79ae1f751fc0802b
+#   content hash  fb3caa68af5b0019
+#   text hash     e94fff78bda738ee
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2743f786654b35fa
-#   text hash     3e362a6fc47b49b3
+#   content hash  fb3caa68af5b0019
+#   text hash     354814741e65046e
 #   render with   attnforge render specs/packed_full.yaml
 """The kernels: Softmax attention without a mask, for sequences packed into one tensor.
 
@@ -291,18 +291,18 @@ def backward_dkv(
         first, full_first, full_last, last = query_tiles(q_len, BLOCK_M)
         # tiles that end within the sequence
         inner = tl.minimum(tl.maximum(q_len // BLOCK_M, first), last)
+        for i in tl.range(inner, last, num_stages=1):
+            q_start = i * BLOCK_M
+            dk, dv = learn_from_queries(
+                dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_desc, delta_desc, row_base, q_offset, h, q_start,
+                q_len, k_len, units, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, mixed=True, tail=True
+            )  # fmt: skip
         for i in tl.range(first, inner):
             q_start = i * BLOCK_M
             mixed = i >= full_last
             dk, dv = learn_from_queries(
                 dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_desc, delta_desc, row_base, q_offset, h, q_start,
                 q_len, k_len, units, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed, tail=False
-            )  # fmt: skip
-        for i in tl.range(inner, last, num_stages=1):
-            q_start = i * BLOCK_M
-            dk, dv = learn_from_queries(
-                dk, dv, k_tile, v_tile, q_desc, dout_desc, lse_desc, delta_desc, row_base, q_offset, h, q_start,
-                q_len, k_len, units, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, mixed=True, tail=True
             )  # fmt: skip
 
     first_row = k_offset.to(tl.int64) * (Hq // GROUP) + kv_h

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2743f786654b35fa
-#   text hash     6ed340cf75e9276d
+#   content hash  fb3caa68af5b0019
+#   text hash     a3a57f8ef9b44a98
 #   render with   attnforge render specs/packed_full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2743f786654b35fa
-#   text hash     d3b2a17c80a5dc78
+#   content hash  fb3caa68af5b0019
+#   text hash     6383784e74084a78
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

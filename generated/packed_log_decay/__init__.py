@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4a069ce546919878
-#   text hash     9f700e6c79414080
+#   content hash  7bc553b9756d59a8
+#   text hash     0988f489d7fc6bbc
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4a069ce546919878
-#   text hash     7e63501d28028ad6
+#   content hash  7bc553b9756d59a8
+#   text hash     628d5ec6b196d058
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

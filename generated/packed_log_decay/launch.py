@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4a069ce546919878
-#   text hash     8bf34b8a0012b6c3
+#   content hash  7bc553b9756d59a8
+#   text hash     5f5a818ebe2d56b6
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

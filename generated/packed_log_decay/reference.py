@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4a069ce546919878
-#   text hash     c8828f32237ae87a
+#   content hash  7bc553b9756d59a8
+#   text hash     86b53631d97809b0
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

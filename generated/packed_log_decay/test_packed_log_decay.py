@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4a069ce546919878
-#   text hash     322e92289e3ae410
+#   content hash  7bc553b9756d59a8
+#   text hash     b4a4af2aec0ab42f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

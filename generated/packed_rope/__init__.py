@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  121f1a91e71c3da1
-#   text hash     333ff0baca429cfd
+#   content hash  5d18419972fa4c7c
+#   text hash     6687c1ed2fae4162
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

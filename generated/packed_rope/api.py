@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  121f1a91e71c3da1
-#   text hash     b30467faf645627e
+#   content hash  5d18419972fa4c7c
+#   text hash     de790f85f802fcc2
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

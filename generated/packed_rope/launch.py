@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  121f1a91e71c3da1
-#   text hash     bd489c0819b069a5
+#   content hash  5d18419972fa4c7c
+#   text hash     ae4fa8a59ebdad6d
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

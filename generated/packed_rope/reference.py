@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  121f1a91e71c3da1
-#   text hash     c1f0f66d012d36bf
+#   content hash  5d18419972fa4c7c
+#   text hash     833eda14f5449ad7
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  121f1a91e71c3da1
-#   text hash     fd7d12cd52558ac0
+#   content hash  5d18419972fa4c7c
+#   text hash     e81774935ece6e8c
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

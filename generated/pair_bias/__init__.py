@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d7b4fbdeb8a7d7e5
-#   text hash     30f2fa508d135946
+#   content hash  70125586cefd2c21
+#   text hash     1dee18e76cf11237
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d7b4fbdeb8a7d7e5
-#   text hash     f8cb13e2af06d1b8
+#   content hash  70125586cefd2c21
+#   text hash     5da0cd7901c335ed
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

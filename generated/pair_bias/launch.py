@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d7b4fbdeb8a7d7e5
-#   text hash     85218103b57dc080
+#   content hash  70125586cefd2c21
+#   text hash     dc5f9bea45dcf7d1
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d7b4fbdeb8a7d7e5
-#   text hash     e6a2837a5233daaa
+#   content hash  70125586cefd2c21
+#   text hash     cf7e1ecd55936182
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

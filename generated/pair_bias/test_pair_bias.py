@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d7b4fbdeb8a7d7e5
-#   text hash     0258e04c1542226e
+#   content hash  70125586cefd2c21
+#   text hash     2356761f53ab1bbf
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  28abe7ede05e2abf
-#   text hash     505eadbfefeb12d1
+#   content hash  a82795655fd65619
+#   text hash     a656b7191fc9089b
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  28abe7ede05e2abf
-#   text hash     c3d9a8261d9823cd
+#   content hash  a82795655fd65619
+#   text hash     2daba0042075dceb
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

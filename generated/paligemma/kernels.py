@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  28abe7ede05e2abf
-#   text hash     f5521cb8528c1c13
+#   content hash  a82795655fd65619
+#   text hash     73166633da16e950
 #   render with   attnforge render specs/paligemma.yaml
 """The kernels: An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  28abe7ede05e2abf
-#   text hash     6d753bc27c23a4a9
+#   content hash  a82795655fd65619
+#   text hash     4b6d06acad07dab1
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  28abe7ede05e2abf
-#   text hash     48cce6cffaf936f4
+#   content hash  a82795655fd65619
+#   text hash     7ecf2e86716ed060
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  75c8aff13a8f2932
-#   text hash     5f36862fa206f5b2
+#   content hash  26bdb88c9544cd3f
+#   text hash     e2b0f36df9c85ce8
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  75c8aff13a8f2932
-#   text hash     daeea3a6bec3d3b5
+#   content hash  26bdb88c9544cd3f
+#   text hash     c1578a28e73fa1b9
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

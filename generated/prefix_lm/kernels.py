@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  75c8aff13a8f2932
-#   text hash     034ee4634bb4c776
+#   content hash  26bdb88c9544cd3f
+#   text hash     a0cdc9ad8165fa64
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernels: Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  75c8aff13a8f2932
-#   text hash     e0af9886817e98ea
+#   content hash  26bdb88c9544cd3f
+#   text hash     29cfb73f55450750
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

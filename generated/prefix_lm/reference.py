@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  75c8aff13a8f2932
-#   text hash     55dac999220c4c31
+#   content hash  26bdb88c9544cd3f
+#   text hash     2295ef09c968c9f3
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

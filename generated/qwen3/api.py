@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  aa01a39356f923c0
-#   text hash     97b49791066aa19e
+#   content hash  cc14c3c89a5e2678
+#   text hash     286b16552f5dae11
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  aa01a39356f923c0
-#   text hash     8c38efd32f78c11b
+#   content hash  cc14c3c89a5e2678
+#   text hash     3ee53886c167afe3
 #   render with   attnforge render specs/qwen3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

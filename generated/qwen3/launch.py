@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  aa01a39356f923c0
-#   text hash     a71724db358932b5
+#   content hash  cc14c3c89a5e2678
+#   text hash     70bd08d6ca0dd992
 #   render with   attnforge render specs/qwen3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

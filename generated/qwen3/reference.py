@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  aa01a39356f923c0
-#   text hash     0e6b8d37eab0f6a2
+#   content hash  cc14c3c89a5e2678
+#   text hash     960af269521f89c4
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  aa01a39356f923c0
-#   text hash     49aa7237b7e4e8b9
+#   content hash  cc14c3c89a5e2678
+#   text hash     c78650a8085e141f
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a1671f9124ea30f5
-#   text hash     6e6808a57f3db61f
+#   content hash  9865c65d2c9d14a1
+#   text hash     a7ebe9edb84fceef
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a1671f9124ea30f5
-#   text hash     9668eb08c98b2809
+#   content hash  9865c65d2c9d14a1
+#   text hash     f39ddcba8bd7f15e
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a1671f9124ea30f5
-#   text hash     d969c08b98466c96
+#   content hash  9865c65d2c9d14a1
+#   text hash     91611c618a62b33b
 #   render with   attnforge render specs/rope.yaml
 """The kernels: Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a1671f9124ea30f5
-#   text hash     85ddf062708d70ed
+#   content hash  9865c65d2c9d14a1
+#   text hash     ab10bb5b074be388
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

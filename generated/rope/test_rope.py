@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a1671f9124ea30f5
-#   text hash     1e5e0bbbe618adf1
+#   content hash  9865c65d2c9d14a1
+#   text hash     8853706e56606d34
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  79a85c215ae51510
-#   text hash     2c3101d984126a4c
+#   content hash  e61acb8b7cd240ad
+#   text hash     3584a3503ac4dbef
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  79a85c215ae51510
-#   text hash     21afce1c04d78d91
+#   content hash  e61acb8b7cd240ad
+#   text hash     c35a2511658d5fb3
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  79a85c215ae51510
-#   text hash     eb42fdc1950f7dbd
+#   content hash  e61acb8b7cd240ad
+#   text hash     9d3310f4e6dea694
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  79a85c215ae51510
-#   text hash     0b55a7d4c6fbe0ed
+#   content hash  e61acb8b7cd240ad
+#   text hash     6329540c9d29f6cc
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  79a85c215ae51510
-#   text hash     7fa7517223e24732
+#   content hash  e61acb8b7cd240ad
+#   text hash     6ce65ac7317b3331
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  530cc50631297483
-#   text hash     2ca7600a3e68ccf7
+#   content hash  1248526c1c436e72
+#   text hash     fd78852fb805b3d9
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

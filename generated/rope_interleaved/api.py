@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  530cc50631297483
-#   text hash     47729a8c93e9467c
+#   content hash  1248526c1c436e72
+#   text hash     b3e8e75c69d376c4
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  530cc50631297483
-#   text hash     b939f6cc0b995a4e
+#   content hash  1248526c1c436e72
+#   text hash     b2fc90ed334114ce
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernels: Causal attention with rotary embedding of neighbouring components.
 

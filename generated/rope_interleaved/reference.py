@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  530cc50631297483
-#   text hash     3c5dcc041689c475
+#   content hash  1248526c1c436e72
+#   text hash     c803e009a5cf0641
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

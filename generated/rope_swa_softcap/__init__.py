@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  60658e4b69b50780
-#   text hash     78439eb7a649f825
+#   content hash  9e96967023e1144a
+#   text hash     73a8b2c7e53ba98a
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

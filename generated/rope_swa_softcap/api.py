@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  60658e4b69b50780
-#   text hash     517f29740444b5c4
+#   content hash  9e96967023e1144a
+#   text hash     d96509a7b26cb45a
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

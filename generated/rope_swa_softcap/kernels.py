@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  60658e4b69b50780
-#   text hash     00fff3a69461d8bb
+#   content hash  9e96967023e1144a
+#   text hash     eedf495780a8a3bd
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernels: Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  60658e4b69b50780
-#   text hash     4bc919c8364f4eb7
+#   content hash  9e96967023e1144a
+#   text hash     b070f6141240db77
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

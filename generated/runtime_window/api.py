@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f2886968bb056fbb
-#   text hash     05de61045fa81660
+#   content hash  94bc3181b250271e
+#   text hash     f22a2e2989e177b2
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f2886968bb056fbb
-#   text hash     d2405a691609c4e4
+#   content hash  94bc3181b250271e
+#   text hash     c7efefdd3c40cd3f
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernels: Causal attention to the most recent keys, as many as each call says.
 

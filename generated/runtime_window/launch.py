@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f2886968bb056fbb
-#   text hash     e2dbea8f96ae70ed
+#   content hash  94bc3181b250271e
+#   text hash     01ed8a8f30727f60
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

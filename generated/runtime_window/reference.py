@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f2886968bb056fbb
-#   text hash     343096362a5d672c
+#   content hash  94bc3181b250271e
+#   text hash     45a6008d8b154cf0
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

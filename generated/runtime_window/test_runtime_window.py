@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f2886968bb056fbb
-#   text hash     f886c22750f70b80
+#   content hash  94bc3181b250271e
+#   text hash     f08dda1597a0f6fc
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e0bd389999de1083
-#   text hash     41a83a129ee6b6c7
+#   content hash  7956c62d1c2f81f1
+#   text hash     736e1d99a76124bd
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

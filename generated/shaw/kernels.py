@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e0bd389999de1083
-#   text hash     0896902b76187013
+#   content hash  7956c62d1c2f81f1
+#   text hash     2fd4f82c443223b0
 #   render with   attnforge render specs/shaw.yaml
 """The kernels: Attention in which each query gives each distance up to 16 a score of its own.
 

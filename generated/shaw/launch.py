@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e0bd389999de1083
-#   text hash     d153f1bc92da2cf4
+#   content hash  7956c62d1c2f81f1
+#   text hash     318318db77889ba0
 #   render with   attnforge render specs/shaw.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e0bd389999de1083
-#   text hash     ccc2078bc833ac09
+#   content hash  7956c62d1c2f81f1
+#   text hash     1acdd6ba4a337c6c
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

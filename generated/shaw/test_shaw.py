@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e0bd389999de1083
-#   text hash     bcd8b7ee1550625d
+#   content hash  7956c62d1c2f81f1
+#   text hash     faea1c7e748e7451
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

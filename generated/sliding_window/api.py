@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  04846da259b6de25
-#   text hash     0782e4d131854bfd
+#   content hash  514e3c678c9f3d7f
+#   text hash     8f02a5cc04bc3b97
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  04846da259b6de25
-#   text hash     59ed2cb4ff4d0957
+#   content hash  514e3c678c9f3d7f
+#   text hash     e2bee7e5d75ddfb3
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernels: Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  04846da259b6de25
-#   text hash     143028b59eec725a
+#   content hash  514e3c678c9f3d7f
+#   text hash     184ab0736c1637be
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

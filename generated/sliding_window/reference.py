@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  04846da259b6de25
-#   text hash     cd0fa6481fcaa172
+#   content hash  514e3c678c9f3d7f
+#   text hash     3d10efd680891673
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  04846da259b6de25
-#   text hash     34eda347f830d58b
+#   content hash  514e3c678c9f3d7f
+#   text hash     4c2aa82c11fef9b9
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  de3bd48664992ae6
-#   text hash     91fea4851abd4dcd
+#   content hash  42207aaca0bc2a8a
+#   text hash     bc820cad1177fdaa
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  de3bd48664992ae6
-#   text hash     94fa70c122e77019
+#   content hash  42207aaca0bc2a8a
+#   text hash     ba02fe9fe0765bb2
 #   render with   attnforge render specs/softcap.yaml
 """The kernels: Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  de3bd48664992ae6
-#   text hash     955346271f0efd82
+#   content hash  42207aaca0bc2a8a
+#   text hash     e8381f913c63d69a
 #   render with   attnforge render specs/softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  de3bd48664992ae6
-#   text hash     80ed9a9010cea9c7
+#   content hash  42207aaca0bc2a8a
+#   text hash     7a50ef91a6588ba5
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  de3bd48664992ae6
-#   text hash     7e70ccf9f07ea6b7
+#   content hash  42207aaca0bc2a8a
+#   text hash     3151686fd1d5c75c
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

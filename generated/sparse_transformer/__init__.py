@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  fb923955a0fa7eee
-#   text hash     5d531313bf8209b1
+#   content hash  08126da7310e4196
+#   text hash     b4a186f5049d911e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

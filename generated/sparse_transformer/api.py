@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  fb923955a0fa7eee
-#   text hash     3fb8a2b9c3d1d5b9
+#   content hash  08126da7310e4196
+#   text hash     49abce0dee439f62
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  fb923955a0fa7eee
-#   text hash     15cd5fdc338813a4
+#   content hash  08126da7310e4196
+#   text hash     571bdd076e0caaa2
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

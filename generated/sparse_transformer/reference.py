@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  fb923955a0fa7eee
-#   text hash     833ec8d5b19b5e34
+#   content hash  08126da7310e4196
+#   text hash     6dc82910cee2de71
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

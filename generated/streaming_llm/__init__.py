@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3f04b287200a19ca
-#   text hash     685844dabb3858a6
+#   content hash  fc5be9ea9a58a695
+#   text hash     21bfbc6420579cbd
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3f04b287200a19ca
-#   text hash     8f8a36f0c4a06034
+#   content hash  fc5be9ea9a58a695
+#   text hash     9fb951e2b1538521
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3f04b287200a19ca
-#   text hash     221cffafdbac145d
+#   content hash  fc5be9ea9a58a695
+#   text hash     01f0f39fc361c06e
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernels: Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3f04b287200a19ca
-#   text hash     eb94c8c3fc1e86c5
+#   content hash  fc5be9ea9a58a695
+#   text hash     edf6c5554f1d23f3
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

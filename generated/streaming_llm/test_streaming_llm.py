@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3f04b287200a19ca
-#   text hash     1b1cdfdfbe732af5
+#   content hash  fc5be9ea9a58a695
+#   text hash     4d7adf860693b312
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

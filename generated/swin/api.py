@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  cb62495121ed5151
-#   text hash     b6aab830f1d53256
+#   content hash  a555c519bb461da2
+#   text hash     9abe81f30743e745
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  cb62495121ed5151
-#   text hash     34de6d68a62f696a
+#   content hash  a555c519bb461da2
+#   text hash     90527cceb63a091e
 #   render with   attnforge render specs/swin.yaml
 """The kernels: Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

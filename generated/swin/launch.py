@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  cb62495121ed5151
-#   text hash     c4b00a0da6f84e3f
+#   content hash  a555c519bb461da2
+#   text hash     e029a2374f6aef9d
 #   render with   attnforge render specs/swin.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

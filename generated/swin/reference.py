@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  cb62495121ed5151
-#   text hash     ca054e724e485686
+#   content hash  a555c519bb461da2
+#   text hash     37fdd430259dca71
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

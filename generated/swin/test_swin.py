@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  cb62495121ed5151
-#   text hash     6249b34d19fbf6de
+#   content hash  a555c519bb461da2
+#   text hash     e9376e2e356e9df2
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  77fa0639aea15527
-#   text hash     572affde44bcaab7
+#   content hash  9fcc5804d2a0a41d
+#   text hash     5edcaaeb6bb99e93
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  77fa0639aea15527
-#   text hash     25691d32f526f680
+#   content hash  9fcc5804d2a0a41d
+#   text hash     ce26da23ab6b2d66
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernels: Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  77fa0639aea15527
-#   text hash     73479be8a4965007
+#   content hash  9fcc5804d2a0a41d
+#   text hash     69062b713a416b2a
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

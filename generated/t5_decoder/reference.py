@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  77fa0639aea15527
-#   text hash     401d66be2ad5952b
+#   content hash  9fcc5804d2a0a41d
+#   text hash     c0d031cf35321371
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

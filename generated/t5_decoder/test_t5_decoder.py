@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  77fa0639aea15527
-#   text hash     73defcac42d36849
+#   content hash  9fcc5804d2a0a41d
+#   text hash     1423c41d271a1200
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

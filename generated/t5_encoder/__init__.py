@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  b67ff1b023358bdb
-#   text hash     5af5d3c197b289cb
+#   content hash  1aca12f7260df470
+#   text hash     21372433b1ee674b
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

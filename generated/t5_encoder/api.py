@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  b67ff1b023358bdb
-#   text hash     be786715656906ab
+#   content hash  1aca12f7260df470
+#   text hash     52f2391d29cc9e16
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  b67ff1b023358bdb
-#   text hash     f5111b28cfc9432c
+#   content hash  1aca12f7260df470
+#   text hash     83ab9e4a2c5d06d7
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernels: Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  b67ff1b023358bdb
-#   text hash     3c441790f7d3c491
+#   content hash  1aca12f7260df470
+#   text hash     a93fc51fcf76134c
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  b67ff1b023358bdb
-#   text hash     87fc8a768e0d1ef6
+#   content hash  1aca12f7260df470
+#   text hash     4c8a923dfc64f8e7
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

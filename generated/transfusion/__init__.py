@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e35bdfbe2f230602
-#   text hash     7a4d414d42e57d6c
+#   content hash  76a14df90b2f0fe1
+#   text hash     40328fd83d2556ce
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e35bdfbe2f230602
-#   text hash     66af28529367fe0d
+#   content hash  76a14df90b2f0fe1
+#   text hash     2a84c8ed1637be0d
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e35bdfbe2f230602
-#   text hash     7d113d9ea11ba62c
+#   content hash  76a14df90b2f0fe1
+#   text hash     57fad244556511d3
 #   render with   attnforge render specs/transfusion.yaml
 """The kernels: Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e35bdfbe2f230602
-#   text hash     41e62391a729ea01
+#   content hash  76a14df90b2f0fe1
+#   text hash     1d2997060a399f50
 #   render with   attnforge render specs/transfusion.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

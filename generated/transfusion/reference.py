@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e35bdfbe2f230602
-#   text hash     ca87770e49f447fd
+#   content hash  76a14df90b2f0fe1
+#   text hash     4b4dfd7d8d6262b2
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  db57dcf3d272b0a3
-#   text hash     46e7a1c9c099fddf
+#   content hash  3e73eea0065dfe4d
+#   text hash     165967c6bff15f99
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  db57dcf3d272b0a3
-#   text hash     37a5ad007ad5bd28
+#   content hash  3e73eea0065dfe4d
+#   text hash     c200c1a46910cd1d
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

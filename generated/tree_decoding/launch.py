@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  db57dcf3d272b0a3
-#   text hash     7ce3fbd0331ba442
+#   content hash  3e73eea0065dfe4d
+#   text hash     5a4853b4223a7206
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

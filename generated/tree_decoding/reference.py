@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  db57dcf3d272b0a3
-#   text hash     350bd410e3261b0b
+#   content hash  3e73eea0065dfe4d
+#   text hash     194888e8200e3c53
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  db57dcf3d272b0a3
-#   text hash     6fa80f1951be447a
+#   content hash  3e73eea0065dfe4d
+#   text hash     a8465ad8296e2901
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

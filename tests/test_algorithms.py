@@ -19,8 +19,6 @@ from attnforge import algorithm, explain, plan, render, resources, spec, summary
 from attnforge.spec import Spec
 
 GPU = torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1"
-if not GPU:
-    os.environ["TRITON_INTERPRET"] = "1"  # before a package imports triton
 
 EARLIER = [one.name for one in algorithm.ALGORITHMS.values() if not one.backward]
 # between them all that a spec can ask for

@@ -24,8 +24,6 @@ GPU = torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1"
 READY = os.environ.get("ATTNFORGE_RANDOM_PACKAGES")
 COUNT = int(os.environ.get("ATTNFORGE_RANDOM", "10"))
 FOUND = sorted(int(path.stem.removeprefix("random_")) for path in Path(READY).glob("*.yaml")) if READY else range(COUNT)
-if not GPU:
-    os.environ["TRITON_INTERPRET"] = "1"  # before a package imports triton
 
 
 def cases(given: RandomSpec, module: ModuleType) -> list[Any]:

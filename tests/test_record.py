@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
-import pytest
-import torch
-
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # before a package imports triton
-
 import pages
+import pytest
 import record
+import torch
 from sets import PROFILED_CALL, SETS
 
 from attnforge import bench, counters, given, profile

@@ -15,8 +15,6 @@ from attnforge import bench, calls, plan, resources, spec
 from attnforge.calls import Call, Sizes
 
 GPU = torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1"
-if not GPU:
-    os.environ["TRITON_INTERPRET"] = "1"  # before a package imports triton
 
 GENERATED = Path(__file__).parents[1] / "generated"
 SIZES = Sizes(2, 150, 200, 2, 1, 16, 16, "fp32")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import dataclasses
 import importlib
-import os
 import re
 from pathlib import Path
 from types import ModuleType
@@ -17,8 +16,6 @@ from random_specs import RandomSpec, generate, suite, write
 
 from attnforge import algorithm, explain, plan, render, resources, spec, summary
 from attnforge.spec import Spec
-
-GPU = torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1"
 
 EARLIER = [one.name for one in algorithm.ALGORITHMS.values() if not one.backward]
 # between them all that a spec can ask for

@@ -212,12 +212,13 @@ for name in sys.argv[2].split(","):
     for arch in ("sm_80", "sm_90"):
         for head_dim in map(int, sys.argv[3].split(",")):
             for case in cases(path, head_dim, "bf16", arch):
-                # a group of one head compiles to a loop that is none
-                for group in (4, 1) if case.name == "backward_dkv" and "GROUP" in case.constants else (4,):
-                    if not case.name.startswith(("forward", "backward_d")):
-                        continue
-                    case.constants.update({"GROUP": group} if "GROUP" in case.constants else {})
-                    made = compile.measured(case, targets[arch])
+                if not case.name.startswith(("forward", "backward_d")):
+                    continue
+                # dk, dv of a group of one head compile to a loop that is none
+                alone = case._replace(constants=case.constants | {"GROUP": 1})
+                both = case.name == "backward_dkv" and "GROUP" in case.constants
+                for one in (case, alone) if both else (case,):
+                    made = compile.measured(one, targets[arch])
                     tile = [case.constants["BLOCK_M"], case.constants["BLOCK_N"], *case.options.values()]
                     print(name, arch, head_dim, case.name, *tile, made.spills, *made.warnings, sep="|")
 """

@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 import torch
+from devices import GPU
 from random_inputs import Draw
 from random_specs import RandomSpec, generate, suite, write
 from random_values import Place
 
-GPU = torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1"
 READY = os.environ.get("ATTNFORGE_RANDOM_PACKAGES")
 COUNT = int(os.environ.get("ATTNFORGE_RANDOM", "10"))
 FOUND = sorted(int(path.stem.removeprefix("random_")) for path in Path(READY).glob("*.yaml")) if READY else range(COUNT)

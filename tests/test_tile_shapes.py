@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import functools
 import importlib
-import os
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
+from devices import GPU
 
 from attnforge import bench, calls, plan, resources, spec
 from attnforge.calls import Call, Sizes
-
-GPU = torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1"
 
 GENERATED = Path(__file__).parents[1] / "generated"
 SIZES = Sizes(2, 150, 200, 2, 1, 16, 16, "fp32")

@@ -271,7 +271,7 @@ class Faces(Pieces):
         notes = tuple(self._notes(written=True))
         return Kernel("bounds", (*notes, *self._told())) if notes else None
 
-    @property
+    @cached_property
     def ranged(self) -> tuple[Skips, ...]:
         """The sides whose programs find the ranges of tiles that they need worked out."""
         both = (Skips(self.spec, side) for side in SIDES)

@@ -1,0 +1,13 @@
+"""Where kernels run in tests: on a GPU, or in the interpreter."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+INTERPRETER = "TRITON_INTERPRET"
+GPU = torch.cuda.is_available() and os.environ.get(INTERPRETER) != "1"
+if not GPU:
+    os.environ[INTERPRETER] = "1"
+    import triton  # noqa: F401  # now: what it imports later, with the interpreter turned off, cannot be interpreted

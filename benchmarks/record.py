@@ -10,7 +10,6 @@ import argparse
 import dataclasses
 import json
 import shutil
-import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -23,11 +22,9 @@ from pages import RESULTS
 from sets import PROFILED, PROFILED_CALL, SETS, SHORT, Set, small
 
 from attnforge import bench, calls, counters, emit, given, plan, profile
-from attnforge.bench import Machine, Result, Row
+from attnforge.bench import Contender, Machine, Result
 from attnforge.calls import Sizes
 from attnforge.spec import Spec
-
-ROUNDS = 5
 
 
 def made(name: str) -> tuple[Path, Spec, emit.Package]:
@@ -78,18 +75,15 @@ def outside(calls_of: Sequence[Sizes] = small(2, SHORT, "fp16"), device: str = "
         def timed(sizes: Sizes) -> Result:
             call = calls.make(plan.build(spec), sizes, device)
             (q, k, v), angles = call.operands, (call.keywords["cos"], call.keywords["sin"])
-            ways = {
-                bench.OURS: lambda: rope(q, k, v, **call.keywords),
-                "outside, compiled": lambda: causal(compiled(q, *angles), compiled(k, *angles), v),
-                "outside, eager": lambda: causal(turned(q, *angles), turned(k, *angles), v),
-                "without RoPE": lambda: causal(q, k, v),
-            }
-            # in turns, so that a GPU's heat and clocks meet all of them alike
-            rounds = [[bench.replayed(way) for way in ways.values()] for _ in range(ROUNDS)]
-            medians = map(statistics.median, zip(*rounds, strict=True))
-            rows = tuple(Row(name, ms) for name, ms in zip(ways, medians, strict=True))
+            entered = [
+                Contender(bench.OURS, lambda: rope(q, k, v, **call.keywords)),
+                Contender("outside, compiled", lambda: causal(compiled(q, *angles), compiled(k, *angles), v)),
+                Contender("outside, eager", lambda: causal(turned(q, *angles), turned(k, *angles), v)),
+                Contender("without RoPE", lambda: causal(q, k, v)),
+            ]
+            bench.in_turns(entered, "forward", bench.replayed)
             pairs = sizes.batch * sizes.heads * sizes.q_len * (sizes.q_len + 1) // 2
-            return Result("rope", sizes, pairs, rows, replayed=True)
+            return Result("rope", sizes, pairs, tuple(one.row for one in entered), replayed=True)
 
         return [timed(sizes) for sizes in calls_of]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from attnforge import bench, calls, cli, emit, plan, plots, render, resources, spec
-from attnforge.bench import Machine, Result, Row
+from attnforge.bench import Contender, Machine, Result, Row
 from attnforge.calls import Call, Sizes
 from attnforge.peers import PEERS, Asked, Exported, Peer, module
 from attnforge.spec import Spec
@@ -99,6 +100,46 @@ def test_a_peer_that_fails_leaves_the_others(monkeypatch: pytest.MonkeyPatch) ->
     assert rows["naive"].both_mib == 3.0
 
 
+def test_contenders_are_timed_in_turns() -> None:
+    called: list[str] = []
+    entered = [Contender(name, lambda name=name: called.append(name)) for name in ("ours", "theirs")]  # type: ignore[misc]
+    entered.append(Contender("absent", note="is not installed"))
+    heat = iter([3.0, 30.0, 1.0, 10.0, 2.0, 20.0, 9.0, 90.0, 2.5, 25.0])
+    bench.in_turns(entered, "forward", lambda function: function() or next(heat))
+    assert called == ["ours", "theirs"] * 5
+    assert [one.row.forward_ms for one in entered] == [2.5, 25.0, None]
+
+
+def test_the_first_backward_keeps_its_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[bool] = []
+    real = torch.autograd.grad
+
+    def grad(*given: Any, retain_graph: bool = False, **more: Any) -> Any:
+        kept.append(retain_graph)
+        return real(*given, retain_graph=retain_graph, **more)
+
+    monkeypatch.setattr(torch.autograd, "grad", grad)
+    called = lambda function: 2.0 if function() is not None else 0.0  # noqa: E731
+    result = timed(monkeypatch, _peak=called, clock=called)
+    assert kept == [True] * 2 * bench.ROUNDS + [False] * 2
+    assert [(row.backward_ms, row.both_mib, row.note) for row in result.rows] == [(2.0, 2.0, "")] * 2
+
+
+def test_a_contender_that_fails_in_a_turn_is_out_and_keeps_what_it_has() -> None:
+    def clock(function: Callable[[], object]) -> float:
+        turns.append(function())
+        if turns == ["weak", "strong", "weak"]:
+            raise RuntimeError("gives up")
+        return 2.0
+
+    turns: list[object] = []
+    entered = [Contender("weak", lambda: "weak", found={"forward_mib": 3.0}), Contender("strong", lambda: "strong")]
+    bench.in_turns(entered, "forward", clock)
+    assert entered[0].row == Row("weak", forward_mib=3.0, note="RuntimeError: gives up")
+    assert entered[0].forward() is None
+    assert entered[1].row.forward_ms == 2.0 and turns.count("strong") == 5
+
+
 def measured(name: str, peers: list[Peer], monkeypatch: pytest.MonkeyPatch) -> dict[str, Row]:
     """A run with a clock that stands still, the reference in place of the kernels."""
     monkeypatch.setattr(bench, "functions", lambda *_: SimpleNamespace(attention=reference(name)))
@@ -117,10 +158,10 @@ def test_a_variant_without_a_backward_pass_is_timed_forward(monkeypatch: pytest.
         assert (row.forward_ms, row.backward_ms, row.forward_mib, row.both_mib, row.note) == (2.0, None, 3.0, None, "")
 
 
-def timed(monkeypatch: pytest.MonkeyPatch, **how: Any) -> Result:
+def timed(monkeypatch: pytest.MonkeyPatch, _peak: Any = lambda _: 3.0, **how: Any) -> Result:
     """A run of causal attention beside naive PyTorch, the reference in place of the kernels."""
     monkeypatch.setattr(bench, "functions", lambda *_: SimpleNamespace(attention=reference("causal")))
-    monkeypatch.setattr(bench, "_peak", lambda _: 3.0)
+    monkeypatch.setattr(bench, "_peak", _peak)
     package = emit.Package("causal", "", Path(), {})
     (result,) = bench.run(shipped("causal"), package, [SMALL], ["naive"], device="cpu", **how)
     return result
@@ -132,7 +173,7 @@ def test_a_forward_pass_by_itself_is_timed_without_gradients(backward: bool, mon
     monkeypatch.setattr(bench, "milliseconds", lambda _: enabled.append(torch.is_grad_enabled()) or 2.0)
     result = timed(monkeypatch, backward=backward)
     assert [row.note for row in result.rows] == ["", ""]
-    assert enabled == [backward] * (4 if backward else 2) and torch.is_grad_enabled()
+    assert enabled == [backward] * (4 if backward else 2) * bench.ROUNDS and torch.is_grad_enabled()
 
 
 def test_replays_are_timed_by_a_clock_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import json
+import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     import torch
 
 OURS = "attnforge"
+ROUNDS = 5
 Clock = Callable[[Callable[[], object]], float]  # gives milliseconds
 _APART = {"bf16": 2e-2, "fp16": 4e-3, "fp32": 1e-3}  # of what a right output may differ by, beside its own size
 
@@ -107,6 +111,36 @@ def functions(package: emit.Package, folder: Path) -> Any:
     return module(f"timed_{package.name}", folder / package.name / "__init__.py")
 
 
+def _nothing() -> None:
+    """The call of a contender that cannot be timed."""
+
+
+@dataclass
+class Contender:
+    """What is timed: its calls, and what was measured of it so far; `note` says why no more can be."""
+
+    name: str
+    forward: Callable[[], Any] = _nothing
+    backward: Callable[[], Any] = _nothing
+    within: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
+    note: str = ""
+    found: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def row(self) -> Row:
+        """What is told of it."""
+        return Row(self.name, **self.found, note=self.note)
+
+    @contextlib.contextmanager
+    def trial(self) -> Iterator[None]:
+        """Whatever it raises is noted, and it is out of the race; the others are still of interest."""
+        try:
+            with self.within():
+                yield
+        except Exception as error:
+            self.note, self.forward, self.backward = _told(error), _nothing, _nothing
+
+
 def run(
     loaded: Spec, package: emit.Package, sizes: Sequence[Sizes], names: Sequence[str], *, backward: bool = True,
     replays: bool = False, device: str = "cuda", clock: Clock | None = None,
@@ -124,14 +158,18 @@ def run(
         exported = Exported(loaded, Path(folder))
 
         def measured(fitting: Sizes) -> Result:
+            torch._dynamo.reset()
+            torch.cuda.empty_cache()
             try:
                 call = calls.make(planned, fitting, device)
                 gold = ours(*call.operands, **call.keywords).detach()
             except Exception as error:  # too large a call, or too large a head; the next one may be of interest
                 return Result(loaded.name, fitting, 0, (Row(OURS, note=_told(error)),))
-            rows = [_row(OURS, lambda: ours(*call.operands, **call.keywords), call, backward, clock)]
-            rows += [_beside(PEERS[name], exported, call, gold, backward, clock) for name in names]
-            return Result(loaded.name, fitting, exported.pairs(call), tuple(rows), replays)
+            entered = [Contender(OURS, lambda: ours(*call.operands, **call.keywords))]
+            entered += [_entered(PEERS[name], exported, call, gold) for name in names]
+            _race(entered, call, backward, clock)
+            rows = tuple(contender.row for contender in entered)
+            return Result(loaded.name, fitting, exported.pairs(call), rows, replays)
 
         for one in sizes:
             with torch.set_grad_enabled(backward):
@@ -139,24 +177,17 @@ def run(
             yield result
 
 
-def _beside(peer: Peer, exported: Exported, call: Call, gold: torch.Tensor, backward: bool, clock: Clock) -> Row:
-    """What was measured of a peer, if it gives what we give."""
-    import torch
-
-    if why := peer.refusal(Asked(exported.traits, call)):
-        return Row(peer.name, note=why)
-    torch._dynamo.reset()
-    torch.cuda.empty_cache()
-    with peer.within():
-        try:
-            function = exported.function(peer, call, compiled=True)
-            apart = difference(function().detach(), gold)
-        except Exception as error:  # whatever a peer raises; the others are still of interest
-            return Row(peer.name, note=_told(error))
-        # what it dropped is its own
-        if apart > _APART[call.sizes.dtype] and not exported.traits.dropout:
-            return Row(peer.name, note=f"gives something else: {apart:.2g} apart")
-        return _row(peer.name, function, call, backward, clock)
+def _entered(peer: Peer, exported: Exported, call: Call, gold: torch.Tensor) -> Contender:
+    """A peer, if it gives what we give."""
+    made = Contender(peer.name, within=peer.within, note=peer.refusal(Asked(exported.traits, call)))
+    if not made.note:
+        with made.trial():
+            made.forward = exported.function(peer, call, compiled=True)
+            apart = difference(made.forward().detach(), gold)
+            # what it dropped is its own
+            if apart > _APART[call.sizes.dtype] and not exported.traits.dropout:
+                made.note = f"gives something else: {apart:.2g} apart"
+    return made
 
 
 def difference(found: torch.Tensor, gold: torch.Tensor) -> float:
@@ -167,29 +198,49 @@ def difference(found: torch.Tensor, gold: torch.Tensor) -> float:
     return float(apart / size)
 
 
-def _row(name: str, function: Callable[[], Any], call: Call, backward: bool, clock: Clock) -> Row:
+def _race(entered: Sequence[Contender], call: Call, backward: bool, clock: Clock) -> None:
+    """Measures the time and the memory of all contenders, forward and backward."""
     import torch
 
-    wanted = call.wanted
-    found: dict[str, Any] = {}
-    try:
-        out = function()
-        found["forward_ms"] = clock(function)
-        found["forward_mib"] = _peak(function)
-        if backward:
-            upstream = torch.randn_like(out)
-            gradient = torch.autograd.grad
-            found["backward_ms"] = clock(lambda: gradient(out, wanted, upstream, retain_graph=True, allow_unused=True))
-            del out
+    for one in _able(entered):
+        with one.trial():
+            one.found["forward_mib"] = _peak(one.forward)
+    in_turns(entered, "forward", clock)
+    if not backward:
+        return
 
-            def both() -> tuple[torch.Tensor | None, ...]:
-                out = function()
-                return out, *gradient(out, wanted, upstream, allow_unused=True)
+    def gradients(out: torch.Tensor, upstream: torch.Tensor, **more: bool) -> tuple[torch.Tensor | None, ...]:
+        return torch.autograd.grad(out, call.wanted, upstream, allow_unused=True, **more)
 
-            found["both_mib"] = _peak(both)
-    except Exception as error:
-        return Row(name, **found, note=_told(error))
-    return Row(name, **found)
+    def both(forward: Callable[[], torch.Tensor], upstream: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        out = forward()
+        return out, *gradients(out, upstream)
+
+    for one in _able(entered):
+        with one.trial():
+            out = one.forward()
+            one.backward = functools.partial(gradients, out, torch.randn_like(out), retain_graph=True)
+    # first the calls that keep their graph: PyTorch compiles for what it meets first, and one that may drop it cannot
+    in_turns(entered, "backward", clock)
+    for one in _able(entered):
+        one.backward = _nothing
+        with one.trial():
+            one.found["both_mib"] = _peak(functools.partial(both, one.forward, torch.randn_like(one.forward())))
+
+
+def in_turns(entered: Sequence[Contender], phase: str, clock: Clock) -> None:
+    """Times all calls again and again, so that a GPU's heat and clocks meet all of them alike; the median counts."""
+    times: dict[str, list[float]] = {}
+    for _ in range(ROUNDS):
+        for one in _able(entered):
+            with one.trial():
+                times.setdefault(one.name, []).append(clock(getattr(one, phase)))
+    for one in _able(entered):
+        one.found[f"{phase}_ms"] = statistics.median(times[one.name])
+
+
+def _able(entered: Sequence[Contender]) -> Iterator[Contender]:
+    return (one for one in entered if not one.note)
 
 
 def _told(error: Exception) -> str:
@@ -202,8 +253,8 @@ def _told(error: Exception) -> str:
     return f"{type(error).__name__}: {line}"[:120]
 
 
-def milliseconds(function: Callable[[], object], warmup: int = 200, rep: int = 100) -> float:
-    """The median in milliseconds; a GPU that comes from idling runs faster for a while, so it is heated first."""
+def milliseconds(function: Callable[[], object], warmup: int = 50, rep: int = 50) -> float:
+    """The median in milliseconds."""
     from triton.testing import do_bench
 
     return float(do_bench(function, warmup=warmup, rep=rep, return_mode="median"))

@@ -48,7 +48,7 @@ LAYERS = [
         "oracle",
         "flex",
     },
-    {"render", "format"},
+    {"render", "format", "prune"},
     {"emit"},
     {"starter", "suite", "compile", "tuning", "bench", "profile", "counters"}
     | {
@@ -208,3 +208,12 @@ def test_a_loops_variable_is_read_inside_alone(path: Path) -> None:
             inside |= {n for part in loop.body for n in names(part, ast.Load) if n.id in made}
         bound = {n.id for loop in loops for n in names(loop.target, ast.Store)}
         assert not {n.id for n in names(function, ast.Load) - inside} & bound, function.name
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "generated").glob("*/kernels.py")), ids=lambda path: path.parent.name)
+def test_kernels_read_all_that_they_name(path: Path) -> None:
+    for function in (node for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)):
+        read = {n.id for n in names(function, ast.Load)}
+        alone = (node.targets[0] for node in ast.walk(function) if isinstance(node, ast.Assign))
+        named = {target.id for target in alone if isinstance(target, ast.Name)}
+        assert not (named | {a.arg for a in function.args.args}) - read, function.name

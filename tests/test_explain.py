@@ -189,7 +189,7 @@ def generated_walk(loaded: Spec) -> Callable[[dict[str, Any]], list[tuple[int, .
 
     def visit(scene: dict[str, Any]) -> list[tuple[int, ...]]:
         assert parts[1]
-        spans = parts[1][0].count("= whole_tiles(")
+        spans = parts[1][0].count(" whole_tiles(")
         return [
             walk(**{name: value for name, value in (scene | {"span": i}).items() if name in wanted})
             for i in range(spans)

@@ -1,4 +1,4 @@
-"""What only a large GPU can show: tensors of more elements than 32 bits count."""
+"""What only a large GPU can show: more elements than 32 bits count, more tiles than a grid's short axes hold."""
 
 from __future__ import annotations
 
@@ -66,3 +66,46 @@ def test_memory_beside_outputs_is_a_number_for_each_row(name: str) -> None:
     gradients = torch.autograd.grad(out, (q, k, v), upstream)
     both = torch.cuda.max_memory_allocated() - before - out.nbytes - upstream.nbytes - sum(x.nbytes for x in gradients)
     assert rows <= forward < rows + 512 and 2 * rows <= both < 2 * rows + 1024  # memory comes in pieces of 512 bytes
+
+
+LONG = 65_537 * 128  # rows of more tiles than a grid's second axis holds
+
+
+def gradients(name: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **more: Any) -> tuple[torch.Tensor, ...]:
+    attention = importlib.import_module(f"generated.{name}").attention
+    learned = [x.detach().requires_grad_() for x in (q, k, v)]
+    out = attention(*learned, **more)
+    return out.detach(), *torch.autograd.grad(out, learned, torch.ones_like(out))
+
+
+@pytest.mark.parametrize("side", ["queries", "keys"])
+def test_more_tiles_than_a_short_axis_holds(side: str) -> None:
+    """Many queries of few keys, or the other way round: as many calls of as many rows come to the same."""
+    make = torch.Generator("cuda").manual_seed(0)
+    rows, others = (torch.randn(1, n, 1, 16, generator=make, device="cuda", dtype=torch.bfloat16) for n in (LONG, 64))
+    place = slice(-4096, None)
+    if side == "queries":
+        out, dq, _, _ = gradients("full", rows, others, others)
+        few, dq_few, _, _ = gradients("full", rows[:, place], others, others)
+        torch.testing.assert_close(out[:, place], few)
+        torch.testing.assert_close(dq[:, place], dq_few)
+        return
+    out, _, _, dv = gradients("full", others, rows, rows)
+    score = (others[0, :, 0].float() @ rows[0, :, 0].float().T) / 4
+    weight = score.softmax(-1)
+    torch.testing.assert_close(out[0, :, 0].float(), weight @ rows[0, :, 0].float(), rtol=2e-2, atol=2e-5)
+    torch.testing.assert_close(dv[0, :, 0].float(), weight.T @ torch.ones(64, 16, device="cuda"), rtol=2e-2, atol=1e-7)
+
+
+def test_documents_of_more_parts_than_a_short_axis_holds() -> None:
+    make = torch.Generator("cuda").manual_seed(0)
+    length, document = 65_537 * 32, 64
+    q, k, v = (torch.randn(1, length, 1, 16, generator=make, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    segments = (torch.arange(length, device="cuda") // document).int()[None]
+    angles = torch.arange(length, device="cuda")[:, None] * 10000.0 ** (-torch.arange(8, device="cuda") / 8)
+    more = {"q_segments": segments, "k_segments": segments, "cos": angles.cos(), "sin": angles.sin()}
+    place = slice(-document, None)
+    last = {name: x[:, place] if name.endswith("segments") else x[place] for name, x in more.items()}
+    alone = gradients("llama3_documents", q[:, place], k[:, place], v[:, place], **last)
+    for found, wanted in zip(gradients("llama3_documents", q, k, v, **more), alone, strict=True):
+        torch.testing.assert_close(found[:, place], wanted)

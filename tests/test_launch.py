@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -52,30 +53,38 @@ def test_comparison_finds(right: str, wrong: str, tmp_path: Path) -> None:
     assert compared(tmp_path, "causal").returncode == 1
 
 
+def host(name: str) -> ModuleType:
+    """The host code of a package."""
+    bench.module(f"launched_{name}", GENERATED / name / "__init__.py")
+    return importlib.import_module(f"launched_{name}.launch")
+
+
 @pytest.fixture
 def launch() -> ModuleType:
-    """The host code of causal attention."""
-    bench.module("launched_causal", GENERATED / "causal" / "__init__.py")
-    return importlib.import_module("launched_causal.launch")
+    """That of causal attention."""
+    return host("causal")
 
 
 @pytest.mark.parametrize(
-    ("heads", "kib", "grid"),
+    ("heads", "kib", "tiles", "grid"),
     [
-        (32, 1024, (32, 5, 1)),  # all fit
-        (32, 256, (8, 5, 4)),
-        (24, 224, (6, 5, 4)),  # seven would fit, but do not divide them
-        (32, 1, (1, 5, 32)),
-        (31, 512, (1, 5, 31)),
-        (65537, 1, (65537, 5, 1)),  # a grid's last axis takes no more than 65535
+        (32, 1024, 5, (32, 5, 1)),  # all fit
+        (32, 256, 5, (8, 5, 4)),
+        (24, 224, 5, (6, 5, 4)),  # seven would fit, but do not divide them
+        (32, 1, 5, (1, 5, 32)),
+        (31, 512, 5, (1, 5, 31)),
+        (65537, 1, 5, (65537, 5, 1)),  # a grid's last axis takes no more than 65535
+        (32, 256, 65535, (8, 65535, 4)),
+        (32, 256, 65536, (65536, 8, 4)),  # nor does the second
     ],
 )
 def test_heads_come_in_groups_that_the_cache_has_room_for(
-    heads: int, kib: int, grid: tuple[int, ...], launch: ModuleType, monkeypatch: pytest.MonkeyPatch
+    heads: int, kib: int, tiles: int, grid: tuple[int, ...], launch: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launch, "_cache", lambda device: kib * 1024)
     keys = torch.empty(1, device="meta").expand(1, 64, heads, 64)  # 16 KiB each, and their values
-    assert launch._in_groups(heads, 5, keys, keys) == grid
+    assert launch._in_groups(heads, tiles, keys, keys) == grid
+    assert grid[launch._axis(tiles)] == tiles
 
 
 @pytest.mark.parametrize(
@@ -95,8 +104,36 @@ def test_heads_come_in_groups_that_the_cache_has_room_for(
     ],
 )
 def test_values_of_rows_are_described_where_descriptors_can_read(
-    rows: torch.Tensor, described: bool, launch: ModuleType, monkeypatch: pytest.MonkeyPatch
+    rows: torch.Tensor, described: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    launch = host("log_decay")
     monkeypatch.setattr(launch, "_copies_tiles", lambda device: True)
     assert isinstance(launch._values(rows, 4), launch.TensorDescriptor) == described
     assert launch._values(rows, None) is rows
+
+
+@pytest.mark.parametrize(
+    ("shape", "described"),
+    [((2, 3, 8), True), ((2, 3, 7), False), ((1, 1, 7), True), ((8, 1, 1), False), ((1, 1, 1), False)],
+)
+def test_an_lse_is_described_where_each_heads_begins_at_16_bytes(
+    shape: tuple[int, ...], described: bool, launch: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "_copies_tiles", lambda device: True)
+    lse = torch.zeros(shape)
+    found = launch._values(lse, 4)
+    assert isinstance(found, launch.TensorDescriptor) == described
+    assert not described or (found.base is lse and found.shape == [lse.numel()])
+
+
+def test_no_two_packages_share_an_operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    found = []
+    for name, package in (("causal", "one_two/three"), ("full", "one/two_three")):
+        target = tmp_path / package
+        target.parent.mkdir()
+        (target.parent / "__init__.py").touch()
+        shutil.copytree(GENERATED / name, target, ignore=shutil.ignore_patterns("__pycache__"))
+        found.append(importlib.import_module(package.replace("/", ".") + ".launch"))
+    names = [launch._attend.traced._qualname for launch in found]
+    assert names == ["attnforge::one__two_three_launch_attend", "attnforge::one_two__three_launch_attend"]

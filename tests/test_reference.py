@@ -123,6 +123,52 @@ def test_reference_is_the_formula(variant: str, sizes: tuple[int, int], referenc
     torch.testing.assert_close(*results, rtol=1e-7, atol=1e-9)
 
 
+def test_what_a_term_does_not_choose_reaches_no_gradient(tmp_path: Path) -> None:
+    # the logarithm of what is not positive has no derivative, or an infinite one
+    term = "score: [expr: 'score + a * log(q - k) if q > k else score']\ninputs: {a: {axes: [head], grad: true}}"
+    reference = load(term, tmp_path, "chosen")["reference"]
+    q, k, v = operands(12, 12)
+    a = torch.randn(4, dtype=torch.float64, requires_grad=True)
+    places = torch.arange(12, dtype=torch.float64)
+    far = (places[:, None] - places).clamp(min=1).log()
+    score = torch.einsum("bihd,bjhd->bhij", q, k.repeat_interleave(2, 2)) / 8**0.5 + a[:, None, None] * far
+    by_hand = torch.einsum("bhij,bjhd->bihd", score.softmax(-1), v.repeat_interleave(2, 2))
+    results = []
+    for out in (reference(q, k, v, a=a), by_hand):
+        results.append((out, *torch.autograd.grad(out.square().sum(), (q, k, v, a))))
+    torch.testing.assert_close(*results, rtol=1e-7, atol=1e-9)
+
+
+def test_a_nan_is_seen_in_the_lse(tmp_path: Path) -> None:
+    q, k, v = (x.detach() for x in operands(3, 3))
+    q[0, 1] = torch.nan
+    out, lse = load("", tmp_path, "seen")["reference"](q, k, v, return_lse=True)
+    assert lse[0, :, 1].isnan().all() and out[0, 1].isnan().all()
+    assert not lse[0, :, ::2].isnan().any()
+
+
+def test_queries_before_the_first_key_of_a_sequence_turn_as_position_0(tmp_path: Path) -> None:
+    reference = load("layout: packed\nrope: {layout: half}", tmp_path, "ahead")["reference"]
+    q, k, v = (x.detach().flatten(0, 1) for x in operands(7, 3))
+    angles = torch.rand(9, 4, dtype=torch.float64) * 6
+    x = {"cos": angles.cos(), "sin": angles.sin()}
+    cuts = {"cu_seqlens_q": torch.tensor([0, 7, 14]), "cu_seqlens_k": torch.tensor([0, 3, 6])}
+    cuts = {name: cut.int() for name, cut in cuts.items()} | {"max_seqlen_q": 7, "max_seqlen_k": 3}
+    given = torch.tensor([4, 0, 8, 1, 2, 3])
+    out = reference(q, k, v, **cuts, **x, positions=given)
+    # keys at the positions of those that are turned once and for all
+    rows = torch.tensor([0, 0, 0, 0, 4, 0, 8, 0, 0, 0, 0, 1, 2, 3])
+    turn = load("", tmp_path, "turned")["reference"]
+    pairs = [(y, place) for y, place in ((q, rows), (k, given))]
+    turned = []
+    for y, place in pairs:
+        first, second = y.chunk(2, -1)
+        c, s = x["cos"][place][:, None], x["sin"][place][:, None]
+        turned.append(torch.cat((first * c - second * s, second * c + first * s), -1))
+    wanted = turn(*(y.unflatten(0, (2, -1)) for y in (*turned, v)))
+    torch.testing.assert_close(out, wanted.flatten(0, 1))
+
+
 @pytest.mark.parametrize("variant", ["causal", "softcap", "alibi", "log_decay", "rope_half"])
 def test_packed_sequences_are_attended_one_by_one(variant: str, tmp_path: Path) -> None:
     document = VARIANTS[variant]

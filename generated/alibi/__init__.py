@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  7775b15e4b621215
-#   text hash     62e87f82ca69a3ee
+#   content hash  326c386e3ae527c6
+#   text hash     3b58af22d116f09e
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  7775b15e4b621215
-#   text hash     781a8d0a3a60f77a
+#   content hash  326c386e3ae527c6
+#   text hash     833b63383f8625c2
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -89,7 +89,7 @@ def _softmax(score, exp=torch.exp, log=torch.log):
     top = torch.where(top == -math.inf, 0.0, top)
     weight = exp(score - top)
     total = weight.sum(-1, keepdim=True)
-    seen = total > 0
+    seen = total != 0
     total = torch.where(seen, total, 1.0)
     lse = torch.where(seen, top + log(total), -math.inf)
     return weight / total, lse[..., 0]

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  fe2a1b16d97c0d30
-#   text hash     655ac4386dddb27a
+#   content hash  355212b48db4c4e1
+#   text hash     0f8e9c31142acbfe
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -115,24 +115,16 @@ def _check_kind(name, x, like, dtypes):
         raise ValueError(f"{name}: expected device {like.device} as q has, got {x.device}")
 
 
-def _check_tensor(name, x, like, dtypes, shape, full_axes=()):
-    """An axis of size 1 stands for any size, but for those in `full_axes`."""
+def _check_tensor(name, x, like, dtypes, shape):
+    """An axis of size 1 stands for any size."""
     _check_kind(name, x, like, dtypes)
-    fits = [x.shape[i] == n or (x.shape[i] == 1 and i not in full_axes) for i, n in enumerate(shape[: x.dim()])]
+    fits = [x.shape[i] in (n, 1) for i, n in enumerate(shape[: x.dim()])]
     if x.dim() != len(shape) or not all(fits):
         raise ValueError(f"{name}: expected shape {tuple(shape)}, got {tuple(x.shape)}")
 
 
-def _check_number(name, x, minimum, maximum):
-    if minimum is not None and x < minimum:
-        raise ValueError(f"{name}: expected at least {minimum}, got {x}")
-    if maximum is not None and x > maximum:
-        raise ValueError(f"{name}: expected at most {maximum}, got {x}")
-
-
-def _check_float(name, x, minimum=None, maximum=None):
+def _check_float(name, x):
     if isinstance(x, bool) or not isinstance(x, (int, float, torch.SymInt, torch.SymFloat)):
         raise TypeError(f"{name}: expected a float, got {type(x).__name__}")
     if not -math.inf < x < math.inf:
         raise ValueError(f"{name}: expected a finite number, got {x}")
-    _check_number(name, x, minimum, maximum)

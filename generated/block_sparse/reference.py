@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  fe2a1b16d97c0d30
-#   text hash     5f64a6be2ff7ada9
+#   content hash  355212b48db4c4e1
+#   text hash     8a3aaba9298de78e
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -76,7 +76,7 @@ def _softmax(score, exp=torch.exp, log=torch.log):
     top = torch.where(top == -math.inf, 0.0, top)
     weight = exp(score - top)
     total = weight.sum(-1, keepdim=True)
-    seen = total > 0
+    seen = total != 0
     total = torch.where(seen, total, 1.0)
     lse = torch.where(seen, top + log(total), -math.inf)
     return weight / total, lse[..., 0]

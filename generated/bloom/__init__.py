@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b6e12e17e594f9b2
-#   text hash     09a8833f7250fcc1
+#   content hash  ab85362da9290d96
+#   text hash     48eeaba7eb7cead6
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  57435187033cbc5d
-#   text hash     ab29446f120d7a78
+#   content hash  d0cd52e1b546a1a8
+#   text hash     d15a8fa38ebb7716
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

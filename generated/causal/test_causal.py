@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  57435187033cbc5d
-#   text hash     d15387af851e6984
+#   content hash  d0cd52e1b546a1a8
+#   text hash     c854118d7fbe4c07
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -357,6 +357,13 @@ def test_torch_func():
     transformed = torch.func.grad(lambda q: attention(q=q, **inputs).sum())(q)
     plain = torch.autograd.grad(attention(q=q.requires_grad_(), **inputs).sum(), q)[0]
     torch.testing.assert_close(transformed, plain)
+
+
+def test_tensors_that_are_still_to_be_negated():
+    inputs = make_inputs(SMALL)
+    floats = {name: x for name, x in inputs.items() if isinstance(x, torch.Tensor) and x.is_floating_point()}
+    lazy = {name: torch._neg_view(-x) for name, x in floats.items()}
+    assert torch.equal(attention(**inputs | lazy), attention(**inputs))
 
 
 def test_autocast():

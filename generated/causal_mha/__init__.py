@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  a0e491824032c8d3
-#   text hash     0fedb2b76412a9b5
+#   content hash  f38fe66b0b8f6172
+#   text hash     53b0ca9ee7541695
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  db82f196c522093d
-#   text hash     6ce5fa19af118aac
+#   content hash  99afc257f0a7dfd5
+#   text hash     5687fe3fa38367c7
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a107a1e518339017
-#   text hash     acca5a61cd5b317a
+#   content hash  a45789ca6b4bee78
+#   text hash     b8988f5370cc12d2
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

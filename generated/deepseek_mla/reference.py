@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a107a1e518339017
-#   text hash     2d6406e60ac235d6
+#   content hash  a45789ca6b4bee78
+#   text hash     1d0e8202113da205
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -70,7 +70,7 @@ def _softmax(score, exp=torch.exp, log=torch.log):
     top = torch.where(top == -math.inf, 0.0, top)
     weight = exp(score - top)
     total = weight.sum(-1, keepdim=True)
-    seen = total > 0
+    seen = total != 0
     total = torch.where(seen, total, 1.0)
     lse = torch.where(seen, top + log(total), -math.inf)
     return weight / total, lse[..., 0]

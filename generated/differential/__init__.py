@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2e70d45cc4adafff
-#   text hash     ecbc56dfad07a1d4
+#   content hash  8dc3b7a49b6a1574
+#   text hash     bab4305422b6d097
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

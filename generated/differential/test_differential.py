@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2e70d45cc4adafff
-#   text hash     fded08ecc9252637
+#   content hash  8dc3b7a49b6a1574
+#   text hash     e615138f84260349
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -292,6 +292,19 @@ def test_without_positions():
     check(SMALL, positions=None)
 
 
+def test_positions_of_size_1_along_an_axis():
+    positions = make_inputs(SMALL)["positions"]
+    positions = positions.narrow(0, 0, 1)
+    check(SMALL, positions=positions)
+
+
+def test_positions_of_size_1_along_every_axis():
+    positions = make_inputs(SMALL)["positions"]
+    positions = positions.narrow(0, 0, 1)
+    positions = positions.narrow(1, 0, 1)
+    check(SMALL, positions=positions)
+
+
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_each_gradient_alone(name):
     inputs = make_inputs(SMALL)
@@ -372,6 +385,13 @@ def test_torch_func():
     transformed = torch.func.grad(lambda q: attention(q=q, **inputs).sum())(q)
     plain = torch.autograd.grad(attention(q=q.requires_grad_(), **inputs).sum(), q)[0]
     torch.testing.assert_close(transformed, plain)
+
+
+def test_tensors_that_are_still_to_be_negated():
+    inputs = make_inputs(SMALL)
+    floats = {name: x for name, x in inputs.items() if isinstance(x, torch.Tensor) and x.is_floating_point()}
+    lazy = {name: torch._neg_view(-x) for name, x in floats.items()}
+    assert torch.equal(attention(**inputs | lazy), attention(**inputs))
 
 
 def test_autocast():

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  5bb769296d5d5fa2
-#   text hash     7e62ec2eaa583404
+#   content hash  86d16faa05de3ee3
+#   text hash     46a84c8bcdc5c3a1
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  5bb769296d5d5fa2
-#   text hash     5499b748c8165e1d
+#   content hash  86d16faa05de3ee3
+#   text hash     4ad30b142820dfcd
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernels: Causal attention to every fourth of the 512 most recent keys.
 
@@ -13,6 +13,7 @@ Symbols
     q_len, k_len    queries and keys of a sequence
     D, DV           head sizes of q·k and of v
     q_pos, k_pos    positions; queries are counted so that the last one lines up with the last key
+    TILES           the axis of the grid that holds the tiles which programs own
     m, l, acc       running maximum, denominator and numerator of the softmax, the maximum in log2 units
     p, dp, ds       weights, their gradient, the gradient of the score
 """
@@ -31,9 +32,9 @@ def floor_mod(x, y):
 
 
 @triton.jit
-def whole_tiles(lo, hi, full_lo, full_hi, after, BLOCK: tl.constexpr):
-    """Tiles from `after` on that meet [lo, hi), and those of them that lie inside [full_lo, full_hi)."""
-    first = tl.maximum(lo // BLOCK, after)
+def whole_tiles(lo, hi, full_lo, full_hi, BLOCK: tl.constexpr):
+    """Tiles that meet [lo, hi), and those of them that lie inside [full_lo, full_hi)."""
+    first = lo // BLOCK
     last = tl.maximum(tl.cdiv(hi, BLOCK), first)
     full_first = tl.minimum(tl.maximum(tl.cdiv(full_lo, BLOCK), first), last)
     full_last = tl.minimum(tl.maximum(full_hi // BLOCK, full_first), last)
@@ -43,30 +44,26 @@ def whole_tiles(lo, hi, full_lo, full_hi, after, BLOCK: tl.constexpr):
 @triton.jit
 def key_tiles(q_first, q_last, k_len, BLOCK_N: tl.constexpr):
     """Key tiles of a query tile: of [first, last), those in [full_first, full_last) need no mask."""
-    first, full_first, full_last, last = whole_tiles(
+    return whole_tiles(
         tl.maximum(q_first - 511, 0),
         tl.minimum(q_last + 1, k_len),
         tl.minimum(q_last + 1, k_len),
         tl.minimum(q_last + 1, k_len),
-        0,
         BLOCK_N,
     )
-    return first, full_first, full_last, last
 
 
 @triton.jit
 def query_tiles(k_first, k_last, q_len, k_len, BLOCK_M: tl.constexpr):
     """Query tiles of a key tile: of [first, last), those in [full_first, full_last) need no mask."""
     shift = k_len - q_len
-    first, full_first, full_last, last = whole_tiles(
+    return whole_tiles(
         tl.maximum(k_first - shift, 0),
         tl.minimum(k_last + 512 - shift, q_len),
         tl.minimum(k_last + 512 - shift, q_len),
         tl.minimum(k_last + 512 - shift, q_len),
-        0,
         BLOCK_M,
     )
-    return first, full_first, full_last, last
 
 
 @triton.jit
@@ -83,9 +80,9 @@ def load_vector(ptr, first, stride, count, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def find_head(heads):
+def find_head(heads, TILES: tl.constexpr):
     """The batch entry and the head of a program: heads come in groups, one group after the other."""
-    place = tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)
+    place = tl.program_id(2) * tl.num_programs(1 - TILES) + tl.program_id(1 - TILES)
     return place // heads, place % heads
 
 
@@ -170,12 +167,12 @@ def attend(
 def forward(
     q_desc, k_desc, v_desc, out_ptr, lse_ptr, scale, q_len, k_len, Hq, GROUP: tl.constexpr, DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    PRECISION: tl.constexpr
+    PRECISION: tl.constexpr, TILES: tl.constexpr
 ):  # fmt: skip
     """Attends from one tile of queries of one head."""
     # late rows tend to see more keys: they start first
-    tile = tl.num_programs(1) - 1 - tl.program_id(1)
-    b, h = find_head(Hq)
+    tile = tl.num_programs(TILES) - 1 - tl.program_id(TILES)
+    b, h = find_head(Hq, TILES)
     kv_h = h // GROUP
     q_start = tile * BLOCK_M
     q_first = q_start + (k_len - q_len)
@@ -210,7 +207,6 @@ def learn_from_queries(
     k_pos, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, mixed
 ):  # fmt: skip
     """Adds what one tile of queries teaches a tile of keys."""
-    q_first = q_start + (k_len - q_len)
     row = q_start + tl.arange(0, BLOCK_M)
     q_pos = row + (k_len - q_len)
     q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
@@ -237,11 +233,13 @@ def learn_from_queries(
 def backward_dkv(
     q_desc, k_desc, v_desc, dout_desc, lse_desc, delta_desc, dk_ptr, dv_ptr, scale, q_len, k_len, Hq,
     GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
+    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, TILES: tl.constexpr
 ):  # fmt: skip
-    """The gradients of one tile of keys and values, summed over the query heads that read it."""
-    k_start = tl.program_id(1) * BLOCK_N
-    b, kv_h = find_head(Hq // GROUP)
+    """The gradients of one tile of keys and values of one head, summed over the query heads that read it."""
+    tile = tl.program_id(TILES)
+    Hkv = Hq // GROUP
+    b, kv_h = find_head(Hkv, TILES)
+    k_start = tile * BLOCK_N
     k_first = k_start
     k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
     k_pos = k_start + tl.arange(0, BLOCK_N)
@@ -251,9 +249,9 @@ def backward_dkv(
     v_tile = load_tile(v_desc, b, kv_h, k_start, k_len, BLOCK_N, BLOCK_DV)
     dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     dv = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
+    first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, k_len, BLOCK_M)
     for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
         row_base = (b.to(tl.int64) * Hq + h) * q_len
-        first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, k_len, BLOCK_M)
         for i in tl.range(first, last):
             q_start = i * BLOCK_M
             dk, dv = learn_from_queries(
@@ -261,9 +259,9 @@ def backward_dkv(
                 k_len, units, k_pos, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, mixed=True
             )  # fmt: skip
 
-    first_row = b.to(tl.int64) * k_len * (Hq // GROUP) + kv_h
-    store_rows(dk_ptr + first_row * D, (Hq // GROUP) * D, dk * scale, k_start, k_len, D)
-    store_rows(dv_ptr + first_row * DV, (Hq // GROUP) * DV, dv, k_start, k_len, DV)
+    first_row = b.to(tl.int64) * k_len * Hkv + kv_h
+    store_rows(dk_ptr + first_row * D, Hkv * D, dk * scale, k_start, k_len, D)
+    store_rows(dv_ptr + first_row * DV, Hkv * DV, dv, k_start, k_len, DV)
 
 
 @triton.jit
@@ -293,12 +291,12 @@ def learn_from_keys(
 def backward_dq(
     q_desc, k_desc, v_desc, out_desc, dout_desc, dq_ptr, lse_ptr, dlse_ptr, delta_ptr, scale, q_len, k_len, Hq,
     GROUP: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
+    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, TILES: tl.constexpr
 ):  # fmt: skip
     """The gradient of one tile of queries of one head, and delta, what the softmax takes off every score's gradient."""
     # late rows tend to see more keys: they start first
-    tile = tl.num_programs(1) - 1 - tl.program_id(1)
-    b, h = find_head(Hq)
+    tile = tl.num_programs(TILES) - 1 - tl.program_id(TILES)
+    b, h = find_head(Hq, TILES)
     kv_h = h // GROUP
     q_start = tile * BLOCK_M
     q_first = q_start + (k_len - q_len)
@@ -326,4 +324,5 @@ def backward_dq(
             BLOCK_D, BLOCK_DV, PRECISION, mixed=True
         )  # fmt: skip
 
-    store_rows(dq_ptr + (b.to(tl.int64) * q_len * Hq + h) * D, Hq * D, dq * scale, q_start, q_len, D)
+    first_row = b.to(tl.int64) * q_len * Hq + h
+    store_rows(dq_ptr + first_row * D, Hq * D, dq * scale, q_start, q_len, D)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  5bf9c04b0702867b
-#   text hash     ad58b9d9b1c68bc2
+#   content hash  e53a479212875d76
+#   text hash     217f7cdf3563843a
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

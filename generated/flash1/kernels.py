@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  5bf9c04b0702867b
-#   text hash     65e5ef41d580f6ef
+#   content hash  e53a479212875d76
+#   text hash     da2a1cc625f9fcfd
 #   render with   attnforge render specs/flash1.yaml
 """The kernels: Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 
@@ -24,9 +24,9 @@ LOG2E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
-def whole_tiles(lo, hi, full_lo, full_hi, after, BLOCK: tl.constexpr):
-    """Tiles from `after` on that meet [lo, hi), and those of them that lie inside [full_lo, full_hi)."""
-    first = tl.maximum(lo // BLOCK, after)
+def whole_tiles(lo, hi, full_lo, full_hi, BLOCK: tl.constexpr):
+    """Tiles that meet [lo, hi), and those of them that lie inside [full_lo, full_hi)."""
+    first = lo // BLOCK
     last = tl.maximum(tl.cdiv(hi, BLOCK), first)
     full_first = tl.minimum(tl.maximum(tl.cdiv(full_lo, BLOCK), first), last)
     full_last = tl.minimum(tl.maximum(full_hi // BLOCK, full_first), last)
@@ -37,15 +37,13 @@ def whole_tiles(lo, hi, full_lo, full_hi, after, BLOCK: tl.constexpr):
 def query_tiles(k_first, k_last, q_len, k_len, BLOCK_M: tl.constexpr):
     """Query tiles of a key tile: of [first, last), those in [full_first, full_last) need no mask."""
     shift = k_len - q_len
-    first, full_first, full_last, last = whole_tiles(
+    return whole_tiles(
         tl.maximum(k_first - shift, 0),
         q_len,
         tl.maximum(k_last - shift, 0),
         q_len,
-        0,
         BLOCK_M,
     )
-    return first, full_first, full_last, last
 
 
 @triton.jit
@@ -89,7 +87,6 @@ def attend(
     BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, mixed
 ):  # fmt: skip
     """Adds one tile of keys to the running softmax of one tile of queries, which stands in memory."""
-    q_first = q_start + (k_len - q_len)
     row = q_start + tl.arange(0, BLOCK_M)
     q_pos = row + (k_len - q_len)
     column = tl.arange(0, BLOCK_DV)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  5bf9c04b0702867b
-#   text hash     c96f6f6f2c4af3dd
+#   content hash  e53a479212875d76
+#   text hash     36336af70ce418eb
 #   render with   attnforge render specs/flash1.yaml
 """Launches the kernels as operators that PyTorch can compile."""
 
@@ -49,7 +49,7 @@ SINGLE = {
 def attend(q, k, v, scale):
     """Out and LSE of checked arguments, the LSE as kernels want it: in log2 units, inf for a row without keys."""
     # -inf * 0 would be NaN where the kernels apply the scale
-    return _attend(q, k, v, max(scale, 1e-30))
+    return _attend(q, k, v, max(scale, 1e-37))
 
 
 def natural(lse):
@@ -68,7 +68,8 @@ class _Operator:
 
     def __init__(self, function):
         self.function = function = _on_the_device_of_its_tensors(function)
-        name = f"attnforge::{__name__.replace('.', '_')}{function.__name__}"
+        module = __name__.replace("_", "__").replace(".", "_")
+        name = f"attnforge::{module}{function.__name__}"
         self.traced = torch.library.custom_op(name, function, mutates_args=())
         self.register_fake = self.traced.register_fake
 
@@ -77,11 +78,11 @@ class _Operator:
 
 
 def _watched(args):
-    """Whether somebody looks on: a compiler, a mode, a transform, a tensor of a class of its own."""
+    """Whether PyTorch has a say: a compiler, a mode, a transform, a tensor of a class of its own, one still to be negated."""
     if torch.compiler.is_compiling() or is_in_torch_dispatch_mode() or torch._C._are_functorch_transforms_active():
         return True
     for x in args:
-        if type(x) not in _PLAIN and isinstance(x, torch.Tensor):
+        if isinstance(x, torch.Tensor) and (type(x) not in _PLAIN or x.is_neg()):
             return True
     return False
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  5bf9c04b0702867b
-#   text hash     12233e2bcfc8bd7e
+#   content hash  e53a479212875d76
+#   text hash     925d60a69bde2ae9
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -284,6 +284,13 @@ def test_a_nan_stays_in_its_own_sequence():
 @pytest.mark.skipif(not GPU, reason="needs a GPU")
 def test_more_heads_than_a_grid_axis_holds():
     check(replace(SMALL, q_lens=(5,) * 1100, k_lens=(5,) * 1100, Hq=64, Hkv=64, dtype=torch.bfloat16))
+
+
+def test_tensors_that_are_still_to_be_negated():
+    inputs = make_inputs(SMALL)
+    floats = {name: x for name, x in inputs.items() if isinstance(x, torch.Tensor) and x.is_floating_point()}
+    lazy = {name: torch._neg_view(-x) for name, x in floats.items()}
+    assert torch.equal(attention(**inputs | lazy), attention(**inputs))
 
 
 def test_autocast():

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  2589c82ee65a4727
-#   text hash     41cac42594f0b8d5
+#   content hash  a2f1c93eab9c6ddf
+#   text hash     bc82e6458433fd07
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The kernels: The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 
@@ -13,6 +13,7 @@ Symbols
     q_len, k_len    queries and keys of a sequence
     D, DV           head sizes of q·k and of v
     q_pos, k_pos    positions; queries are counted so that the last one lines up with the last key
+    TILES           the axis of the grid that holds the tiles which programs own
     m, l, acc       running maximum, denominator and numerator of the softmax, the maximum in log2 units
     p               weights
 """
@@ -24,9 +25,9 @@ LOG2E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
-def whole_tiles(lo, hi, full_lo, full_hi, after, BLOCK: tl.constexpr):
-    """Tiles from `after` on that meet [lo, hi), and those of them that lie inside [full_lo, full_hi)."""
-    first = tl.maximum(lo // BLOCK, after)
+def whole_tiles(lo, hi, full_lo, full_hi, BLOCK: tl.constexpr):
+    """Tiles that meet [lo, hi), and those of them that lie inside [full_lo, full_hi)."""
+    first = lo // BLOCK
     last = tl.maximum(tl.cdiv(hi, BLOCK), first)
     full_first = tl.minimum(tl.maximum(tl.cdiv(full_lo, BLOCK), first), last)
     full_last = tl.minimum(tl.maximum(full_hi // BLOCK, full_first), last)
@@ -36,21 +37,19 @@ def whole_tiles(lo, hi, full_lo, full_hi, after, BLOCK: tl.constexpr):
 @triton.jit
 def key_tiles(q_first, q_last, k_len, BLOCK_N: tl.constexpr):
     """Key tiles of a query tile: of [first, last), those in [full_first, full_last) need no mask."""
-    first, full_first, full_last, last = whole_tiles(
+    return whole_tiles(
         0,
         tl.minimum(q_last + 1, k_len),
         0,
         tl.minimum(q_first + 1, k_len),
-        0,
         BLOCK_N,
     )
-    return first, full_first, full_last, last
 
 
 @triton.jit
-def find_head(heads):
+def find_head(heads, TILES: tl.constexpr):
     """The batch entry and the head of a program: heads come in groups, one group after the other."""
-    place = tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)
+    place = tl.program_id(2) * tl.num_programs(1 - TILES) + tl.program_id(1 - TILES)
     return place // heads, place % heads
 
 
@@ -138,12 +137,12 @@ def attend(
 def forward(
     q_desc, v_desc, k_ptr, out_ptr, lse_ptr, scale, k_stride_batch, k_stride_row, k_stride_head, q_len, k_len, Hq,
     GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
+    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, TILES: tl.constexpr
 ):  # fmt: skip
     """Attends from one tile of queries of one head."""
     # late rows tend to see more keys: they start first
-    tile = tl.num_programs(1) - 1 - tl.program_id(1)
-    b, h = find_head(Hq)
+    tile = tl.num_programs(TILES) - 1 - tl.program_id(TILES)
+    b, h = find_head(Hq, TILES)
     kv_h = h // GROUP
     q_start = tile * BLOCK_M
     q_first = q_start + (k_len - q_len)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  2589c82ee65a4727
-#   text hash     186bc0bd06dd8743
+#   content hash  a2f1c93eab9c6ddf
+#   text hash     068d66d84d51b753
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Launches the kernels as operators that PyTorch can compile."""
 
@@ -49,7 +49,7 @@ SINGLE = {
 def attend(q, k, v, scale):
     """Out and LSE of checked arguments, the LSE as kernels want it: in log2 units, inf for a row without keys."""
     # -inf * 0 would be NaN where the kernels apply the scale
-    return _attend(q, k, v, max(scale, 1e-30))
+    return _attend(q, k, v, max(scale, 1e-37))
 
 
 def natural(lse):
@@ -68,7 +68,8 @@ class _Operator:
 
     def __init__(self, function):
         self.function = function = _on_the_device_of_its_tensors(function)
-        name = f"attnforge::{__name__.replace('.', '_')}{function.__name__}"
+        module = __name__.replace("_", "__").replace(".", "_")
+        name = f"attnforge::{module}{function.__name__}"
         self.traced = torch.library.custom_op(name, function, mutates_args=())
         self.register_fake = self.traced.register_fake
 
@@ -77,11 +78,11 @@ class _Operator:
 
 
 def _watched(args):
-    """Whether somebody looks on: a compiler, a mode, a transform, a tensor of a class of its own."""
+    """Whether PyTorch has a say: a compiler, a mode, a transform, a tensor of a class of its own, one still to be negated."""
     if torch.compiler.is_compiling() or is_in_torch_dispatch_mode() or torch._C._are_functorch_transforms_active():
         return True
     for x in args:
-        if type(x) not in _PLAIN and isinstance(x, torch.Tensor):
+        if isinstance(x, torch.Tensor) and (type(x) not in _PLAIN or x.is_neg()):
             return True
     return False
 
@@ -135,6 +136,7 @@ def _attend(
                 BLOCK_D=_padded(q),
                 BLOCK_DV=_padded(v),
                 PRECISION=_precision(q),
+                TILES=_axis(_cdiv(q.shape[1], block_m)),
                 num_warps=warps,
                 num_stages=stages,
             ),
@@ -236,8 +238,15 @@ def _in_groups(heads, tiles, *walked):
     size = sum(x.numel() * x.element_size() for x in walked)
     most = min(heads * _cache(walked[0].device) // size, heads)
     group = next((n for n in range(most, 1, -1) if heads % n == 0), 1)
-    # the last axis of a grid is a short one
+    # of a grid's axes the first alone takes more than 65535
+    if _axis(tiles) == 0:
+        return tiles, group, heads // group
     return (group, tiles, heads // group) if heads // group < 2**16 else (heads, tiles, 1)
+
+
+def _axis(tiles):
+    """The axis of a grid that holds the tiles: the second, as heads run fastest, or the first where they are too many."""
+    return 1 if tiles < 2**16 else 0
 
 
 def _cache(device):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  2589c82ee65a4727
-#   text hash     c96d1f9cd9d5f3b9
+#   content hash  a2f1c93eab9c6ddf
+#   text hash     fbffbd577dd37f56
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -289,6 +289,13 @@ def test_a_nan_stays_in_its_own_sequence():
 @pytest.mark.skipif(not GPU, reason="needs a GPU")
 def test_more_heads_than_a_grid_axis_holds():
     check(replace(SMALL, q_lens=(5,) * 1100, k_lens=(5,) * 1100, Hq=64, Hkv=64, dtype=torch.bfloat16))
+
+
+def test_tensors_that_are_still_to_be_negated():
+    inputs = make_inputs(SMALL)
+    floats = {name: x for name, x in inputs.items() if isinstance(x, torch.Tensor) and x.is_floating_point()}
+    lazy = {name: torch._neg_view(-x) for name, x in floats.items()}
+    assert torch.equal(attention(**inputs | lazy), attention(**inputs))
 
 
 def test_autocast():

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  876035a3a94e45ff
-#   text hash     7e9fa2e83bef4352
+#   content hash  3a8f44ff50ddccf9
+#   text hash     02cd83d31c6e4b92
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

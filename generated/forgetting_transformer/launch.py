@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  876035a3a94e45ff
-#   text hash     2883bbac70be43a1
+#   content hash  3a8f44ff50ddccf9
+#   text hash     8bd708c7c6a12215
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -79,8 +79,7 @@ SINGLE = {
 def attend(q, k, v, log_decay, scale):
     """Out and LSE of checked arguments, the LSE as kernels want it: in log2 units, inf for a row without keys."""
     log_decay = _scan(log_decay.permute(0, 2, 1), False)
-    # -inf * 0 would be NaN where the kernels apply the scale
-    return _attend(q, k, v, log_decay, max(scale, 1e-30))
+    return _attend(q, k, v, log_decay, scale)
 
 
 def natural(lse):
@@ -99,7 +98,8 @@ class _Operator:
 
     def __init__(self, function):
         self.function = function = _on_the_device_of_its_tensors(function)
-        name = f"attnforge::{__name__.replace('.', '_')}{function.__name__}"
+        module = __name__.replace("_", "__").replace(".", "_")
+        name = f"attnforge::{module}{function.__name__}"
         self.traced = torch.library.custom_op(name, function, mutates_args=())
         self.register_fake = self.traced.register_fake
 
@@ -121,11 +121,11 @@ class _Operator:
 
 
 def _watched(args):
-    """Whether somebody looks on: a compiler, a mode, a tensor of a class of its own."""
+    """Whether PyTorch has a say: a compiler, a mode, a tensor of a class of its own, one still to be negated."""
     if torch.compiler.is_compiling() or is_in_torch_dispatch_mode():
         return True
     for x in args:
-        if type(x) not in _PLAIN and isinstance(x, torch.Tensor):
+        if isinstance(x, torch.Tensor) and (type(x) not in _PLAIN or x.is_neg()):
             return True
     return False
 
@@ -181,6 +181,7 @@ def _attend(
                 BLOCK_D=_padded(q),
                 BLOCK_DV=_padded(v),
                 PRECISION=_precision(q),
+                TILES=_axis(_cdiv(q.shape[1], block_m)),
                 num_warps=warps,
                 num_stages=stages,
             ),
@@ -215,10 +216,10 @@ def _differentiate(
     log_decay: torch.Tensor,
     scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    gradients = _gradients(wanted, q, k, v, log_decay)
     if out.numel() == 0 or k.numel() == 0:
+        gradients = _gradients(wanted, q, k, v, log_decay)
         return tuple(x.zero_() for x in gradients)
-    dq, dk, dv, _ = gradients
+    dq, dk, dv = gradients = _gradients(wanted, q, k, v)
     # whether descriptors can read what queries find at their positions: they read from multiples of 16 bytes on
     level = (k.shape[1] - q.shape[1]) % 8 == 0
     shapes = _Shapes.of(
@@ -260,6 +261,7 @@ def _differentiate(
                 BLOCK_D=_padded(q),
                 BLOCK_DV=_padded(v),
                 PRECISION=_precision(q),
+                TILES=_axis(_cdiv(q.shape[1], block_m)),
                 num_warps=warps,
                 num_stages=stages,
             ),
@@ -301,12 +303,14 @@ def _differentiate(
                     BLOCK_D=_padded(q),
                     BLOCK_DV=_padded(v),
                     PRECISION=_precision(q),
+                    TILES=_axis(_cdiv(k.shape[1], block_n)),
                     num_warps=warps,
                     num_stages=stages,
                 ),
             )
 
         _run(shapes, "backward_dkv", launch, q, v)
+    gradients += [q.new_empty(0) for _ in wanted[3:]]
     if wanted[3]:
         # what all scores of a row share moves nothing but its LSE
         total = log_decay_k_sum if dlse is None else log_decay_q_sum + log_decay_k_sum
@@ -476,8 +480,15 @@ def _in_groups(heads, tiles, *walked):
     size = sum(x.numel() * x.element_size() for x in walked)
     most = min(heads * _cache(walked[0].device) // size, heads)
     group = next((n for n in range(most, 1, -1) if heads % n == 0), 1)
-    # the last axis of a grid is a short one
+    # of a grid's axes the first alone takes more than 65535
+    if _axis(tiles) == 0:
+        return tiles, group, heads // group
     return (group, tiles, heads // group) if heads // group < 2**16 else (heads, tiles, 1)
+
+
+def _axis(tiles):
+    """The axis of a grid that holds the tiles: the second, as heads run fastest, or the first where they are too many."""
+    return 1 if tiles < 2**16 else 0
 
 
 def _cache(device):

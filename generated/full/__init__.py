@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  395e26c4b3bd9796
-#   text hash     c88dc913f20d8367
+#   content hash  2906f334b3afd660
+#   text hash     129747d2705edaf6
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  6862ba76d1a18ada
-#   text hash     116334a567885e7d
+#   content hash  df43a8638e5c1a0e
+#   text hash     40ab8a7ca781457b
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  fe017aaf1fdd46b0
-#   text hash     5c7c9a5b63aa00aa
+#   content hash  84c6298af6541b23
+#   text hash     eed8c15b4cc7667f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

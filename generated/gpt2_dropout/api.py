@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  fe017aaf1fdd46b0
-#   text hash     b105c214f280c5d8
+#   content hash  84c6298af6541b23
+#   text hash     9c3e2f62d02fd4ef
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

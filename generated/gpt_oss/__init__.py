@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  782620afb51c7635
-#   text hash     77056b79c0fc5aba
+#   content hash  db7b91d167392bbc
+#   text hash     6f8d943170b241c4
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  782620afb51c7635
-#   text hash     8ebf04e6df56e9c0
+#   content hash  db7b91d167392bbc
+#   text hash     f27a879e71871cf4
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -306,6 +306,19 @@ def test_without_positions():
     check(SMALL, positions=None)
 
 
+def test_positions_of_size_1_along_an_axis():
+    positions = make_inputs(SMALL)["positions"]
+    positions = positions.narrow(0, 0, 1)
+    check(SMALL, positions=positions)
+
+
+def test_positions_of_size_1_along_every_axis():
+    positions = make_inputs(SMALL)["positions"]
+    positions = positions.narrow(0, 0, 1)
+    positions = positions.narrow(1, 0, 1)
+    check(SMALL, positions=positions)
+
+
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_each_gradient_alone(name):
     inputs = make_inputs(SMALL)
@@ -386,6 +399,13 @@ def test_torch_func():
     transformed = torch.func.grad(lambda q: attention(q=q, **inputs).sum())(q)
     plain = torch.autograd.grad(attention(q=q.requires_grad_(), **inputs).sum(), q)[0]
     torch.testing.assert_close(transformed, plain)
+
+
+def test_tensors_that_are_still_to_be_negated():
+    inputs = make_inputs(SMALL)
+    floats = {name: x for name, x in inputs.items() if isinstance(x, torch.Tensor) and x.is_floating_point()}
+    lazy = {name: torch._neg_view(-x) for name, x in floats.items()}
+    assert torch.equal(attention(**inputs | lazy), attention(**inputs))
 
 
 def test_autocast():

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  95659b2252e1249b
-#   text hash     df427521d982926c
+#   content hash  80986b263c54cced
+#   text hash     3a44545aaf68134b
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

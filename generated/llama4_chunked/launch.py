@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  759fae1a79620123
-#   text hash     77c8df1608007690
+#   content hash  0d25123882dc7ca3
+#   text hash     e568b90ac5272d38
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -79,7 +79,7 @@ SINGLE = {
 def attend(q, k, v, cos, sin, positions, scale):
     """Out and LSE of checked arguments, the LSE as kernels want it: in log2 units, inf for a row without keys."""
     # -inf * 0 would be NaN where the kernels apply the scale
-    out, lse, *_ = _attend(q, k, v, cos, sin, positions, max(scale, 1e-30))
+    out, lse, *_ = _attend(q, k, v, cos, sin, positions, max(scale, 1e-37))
     return out, lse
 
 
@@ -99,7 +99,8 @@ class _Operator:
 
     def __init__(self, function):
         self.function = function = _on_the_device_of_its_tensors(function)
-        name = f"attnforge::{__name__.replace('.', '_')}{function.__name__}"
+        module = __name__.replace("_", "__").replace(".", "_")
+        name = f"attnforge::{module}{function.__name__}"
         self.traced = torch.library.custom_op(name, function, mutates_args=())
         self.register_fake = self.traced.register_fake
 
@@ -121,11 +122,11 @@ class _Operator:
 
 
 def _watched(args):
-    """Whether somebody looks on: a compiler, a mode, a tensor of a class of its own."""
+    """Whether PyTorch has a say: a compiler, a mode, a tensor of a class of its own, one still to be negated."""
     if torch.compiler.is_compiling() or is_in_torch_dispatch_mode():
         return True
     for x in args:
-        if type(x) not in _PLAIN and isinstance(x, torch.Tensor):
+        if isinstance(x, torch.Tensor) and (type(x) not in _PLAIN or x.is_neg()):
             return True
     return False
 
@@ -181,6 +182,7 @@ def _attend(
                 BLOCK_D=_padded(q),
                 BLOCK_DV=_padded(v),
                 PRECISION=_precision(q),
+                TILES=_axis(_cdiv(q.shape[1], block_m)),
                 num_warps=warps,
                 num_stages=stages,
             ),
@@ -217,10 +219,10 @@ def _differentiate(
     positions: torch.Tensor | None,
     scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    gradients = _gradients(wanted, q, k, v)
     if out.numel() == 0 or k.numel() == 0:
+        gradients = _gradients(wanted, q, k, v)
         return tuple(x.zero_() for x in gradients)
-    dq, dk, dv = gradients
+    dq, dk, dv = gradients = _gradients(wanted, q, k, v)
     shapes = _Shapes.of(
         "differentiate", q, k, v, cos, sin, positions, out, dout, lse.data_ptr() % 16, dlse is None, *wanted
     )
@@ -250,18 +252,19 @@ def _differentiate(
                 cos_stride_column=cos.stride(1),
                 sin_stride_row=sin.stride(0),
                 sin_stride_column=sin.stride(1),
-                positions_stride_batch=0 if positions is None else positions.stride(0),
-                positions_stride_token=0 if positions is None else positions.stride(-1),
+                positions_stride_batch=_stride(positions, 0),
+                positions_stride_token=_stride(positions, 1),
                 position_end=cos.shape[0],
                 GROUP=q.shape[-2] // k.shape[-2],
                 D=q.shape[-1],
-                HALF=cos.shape[1],
+                PAIRS=cos.shape[1],
                 BLOCK_M=block_m,
                 BLOCK_N=block_n,
                 BLOCK_D=_padded(q),
                 BLOCK_DV=_padded(v),
                 PRECISION=_precision(q),
-                BLOCK_HALF=_power_of_2(cos.shape[1]),
+                BLOCK_PAIRS=_power_of_2(cos.shape[1]),
+                TILES=_axis(_cdiv(q.shape[1], block_m)),
                 num_warps=warps,
                 num_stages=stages,
             ),
@@ -294,19 +297,20 @@ def _differentiate(
                     cos_stride_column=cos.stride(1),
                     sin_stride_row=sin.stride(0),
                     sin_stride_column=sin.stride(1),
-                    positions_stride_batch=0 if positions is None else positions.stride(0),
-                    positions_stride_token=0 if positions is None else positions.stride(-1),
+                    positions_stride_batch=_stride(positions, 0),
+                    positions_stride_token=_stride(positions, 1),
                     position_end=cos.shape[0],
                     GROUP=q.shape[-2] // k.shape[-2],
                     D=q.shape[-1],
                     DV=v.shape[-1],
-                    HALF=cos.shape[1],
+                    PAIRS=cos.shape[1],
                     BLOCK_M=block_m,
                     BLOCK_N=block_n,
                     BLOCK_D=_padded(q),
                     BLOCK_DV=_padded(v),
                     PRECISION=_precision(q),
-                    BLOCK_HALF=_power_of_2(cos.shape[1]),
+                    BLOCK_PAIRS=_power_of_2(cos.shape[1]),
+                    TILES=_axis(_cdiv(k.shape[1], block_n)),
                     num_warps=warps,
                     num_stages=stages,
                 ),
@@ -364,7 +368,7 @@ def _turn(shapes, q, k, q_turned, k_turned, cos, sin, positions):
         kernels.rotate,
         (block_t,),
         (q, q_turned, k, k_turned, cos, sin, positions),
-        grid=lambda: (q.shape[0] * (q.shape[-2] + k.shape[-2]), _cdiv(max(q.shape[1], k.shape[1]), block_t)),
+        grid=lambda: (_cdiv(max(q.shape[1], k.shape[1]), block_t) * q.shape[0] * (q.shape[-2] + k.shape[-2]),),
         known=lambda: dict(
             q_stride_batch=q.stride(0),
             q_stride_token=q.stride(1),
@@ -384,16 +388,17 @@ def _turn(shapes, q, k, q_turned, k_turned, cos, sin, positions):
             cos_stride_column=cos.stride(1),
             sin_stride_row=sin.stride(0),
             sin_stride_column=sin.stride(1),
-            positions_stride_batch=0 if positions is None else positions.stride(0),
-            positions_stride_token=0 if positions is None else positions.stride(-1),
+            positions_stride_batch=_stride(positions, 0),
+            positions_stride_token=_stride(positions, 1),
             position_end=cos.shape[0],
             q_len=q.shape[1],
             k_len=k.shape[1],
             Hq=q.shape[-2],
             Hkv=k.shape[-2],
-            HALF=cos.shape[1],
+            tiles=_cdiv(max(q.shape[1], k.shape[1]), block_t),
+            PAIRS=cos.shape[1],
             BLOCK_T=block_t,
-            BLOCK_HALF=_power_of_2(cos.shape[1]),
+            BLOCK_PAIRS=_power_of_2(cos.shape[1]),
         ),
     )
 
@@ -478,8 +483,15 @@ def _in_groups(heads, tiles, *walked):
     size = sum(x.numel() * x.element_size() for x in walked)
     most = min(heads * _cache(walked[0].device) // size, heads)
     group = next((n for n in range(most, 1, -1) if heads % n == 0), 1)
-    # the last axis of a grid is a short one
+    # of a grid's axes the first alone takes more than 65535
+    if _axis(tiles) == 0:
+        return tiles, group, heads // group
     return (group, tiles, heads // group) if heads // group < 2**16 else (heads, tiles, 1)
+
+
+def _axis(tiles):
+    """The axis of a grid that holds the tiles: the second, as heads run fastest, or the first where they are too many."""
+    return 1 if tiles < 2**16 else 0
 
 
 def _cache(device):
@@ -535,15 +547,10 @@ def _like(x):
 
 
 def _values(x, rows):
-    """What kernels load values of rows by: a descriptor of all that lies in memory from first to last, or the tensor."""
-    if rows is None or x.shape[-1] == 1:
-        # one value may stand for all
-        return x
-    span = 1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride()))
-    step = 16 // x.element_size()
-    aligned = all(n == 1 or s % step == 0 for n, s in zip(x.shape[:-1], x.stride())) and x.data_ptr() % 16 == 0
-    if aligned and x.stride(-1) == 1 and span < 2**31 and step in (4, 8) and _copies_tiles(x.device):
-        return TensorDescriptor(x, [span], [1], [rows])
+    """What kernels load values of queries by: a descriptor of all of them where each head's begin at 16 bytes, or the tensor."""
+    aligned = (x.shape[-1] % 4 == 0 or x.numel() == x.shape[-1]) and x.data_ptr() % 16 == 0
+    if aligned and 1 < x.numel() < 2**31 and _copies_tiles(x.device):
+        return TensorDescriptor(x, [x.numel()], [1], [rows])
     return x
 
 
@@ -582,3 +589,8 @@ def _filled(tiles, x):
 def _copies_tiles(device):
     """Whether the GPU copies tiles by itself; the interpreter does."""
     return INTERPRETED or (torch.version.hip is None and torch.cuda.get_device_capability(device)[0] >= 9)
+
+
+def _stride(x, axis):
+    """0 for an axis of size 1, which stands for any size, and where nothing is given."""
+    return x.stride(axis) if x is not None and x.shape[axis] > 1 else 0

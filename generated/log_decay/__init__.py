@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  68b71a03c8839d3e
-#   text hash     47275266736fecb2
+#   content hash  2ff3f40301e51969
+#   text hash     ebce7da248e75810
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

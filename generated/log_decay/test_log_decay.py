@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  68b71a03c8839d3e
-#   text hash     641da272b65af32c
+#   content hash  2ff3f40301e51969
+#   text hash     7e67b2dcec9f4dce
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -386,6 +386,13 @@ def test_torch_func():
     transformed = torch.func.grad(lambda q: attention(q=q, **inputs).sum())(q)
     plain = torch.autograd.grad(attention(q=q.requires_grad_(), **inputs).sum(), q)[0]
     torch.testing.assert_close(transformed, plain)
+
+
+def test_tensors_that_are_still_to_be_negated():
+    inputs = make_inputs(SMALL)
+    floats = {name: x for name, x in inputs.items() if isinstance(x, torch.Tensor) and x.is_floating_point()}
+    lazy = {name: torch._neg_view(-x) for name, x in floats.items()}
+    assert torch.equal(attention(**inputs | lazy), attention(**inputs))
 
 
 def test_autocast():

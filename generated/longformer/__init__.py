@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  2595df8d143386ff
-#   text hash     d91ea1166f2f50ee
+#   content hash  4c56a52b2305f5d4
+#   text hash     eb75170f4504429e
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

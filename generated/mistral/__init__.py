@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  1eff55a1d6f71621
-#   text hash     cb806b0e41a948c4
+#   content hash  3b41edffb8981aac
+#   text hash     e1aceba0b9decf5a
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

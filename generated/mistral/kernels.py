@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  1eff55a1d6f71621
-#   text hash     58c2c1d617c6473a
+#   content hash  3b41edffb8981aac
+#   text hash     a58a39a501fc4c7f
 #   render with   attnforge render specs/mistral.yaml
 """The kernels: Causal attention to the 4096 most recent keys with rotary embedding.
 
@@ -13,6 +13,7 @@ Symbols
     q_len, k_len    queries and keys of a sequence
     D, DV           head sizes of q·k and of v
     q_pos, k_pos    positions; queries are counted so that the last one lines up with the last key
+    TILES           the axis of the grid that holds the tiles which programs own
     m, l, acc       running maximum, denominator and numerator of the softmax, the maximum in log2 units
     p, dp, ds       weights, their gradient, the gradient of the score
 """
@@ -24,9 +25,9 @@ LOG2E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
-def whole_tiles(lo, hi, full_lo, full_hi, after, BLOCK: tl.constexpr):
-    """Tiles from `after` on that meet [lo, hi), and those of them that lie inside [full_lo, full_hi)."""
-    first = tl.maximum(lo // BLOCK, after)
+def whole_tiles(lo, hi, full_lo, full_hi, BLOCK: tl.constexpr):
+    """Tiles that meet [lo, hi), and those of them that lie inside [full_lo, full_hi)."""
+    first = lo // BLOCK
     last = tl.maximum(tl.cdiv(hi, BLOCK), first)
     full_first = tl.minimum(tl.maximum(tl.cdiv(full_lo, BLOCK), first), last)
     full_last = tl.minimum(tl.maximum(full_hi // BLOCK, full_first), last)
@@ -36,30 +37,26 @@ def whole_tiles(lo, hi, full_lo, full_hi, after, BLOCK: tl.constexpr):
 @triton.jit
 def key_tiles(q_first, q_last, k_len, BLOCK_N: tl.constexpr):
     """Key tiles of a query tile: of [first, last), those in [full_first, full_last) need no mask."""
-    first, full_first, full_last, last = whole_tiles(
+    return whole_tiles(
         tl.maximum(q_first - 4095, 0),
         tl.minimum(q_last + 1, k_len),
         tl.maximum(q_last - 4095, 0),
         tl.minimum(q_first + 1, k_len),
-        0,
         BLOCK_N,
     )
-    return first, full_first, full_last, last
 
 
 @triton.jit
 def query_tiles(k_first, k_last, q_len, k_len, BLOCK_M: tl.constexpr):
     """Query tiles of a key tile: of [first, last), those in [full_first, full_last) need no mask."""
     shift = k_len - q_len
-    first, full_first, full_last, last = whole_tiles(
+    return whole_tiles(
         tl.maximum(k_first - shift, 0),
         tl.minimum(k_last + 4096 - shift, q_len),
         tl.maximum(k_last - shift, 0),
         tl.minimum(k_first + 4096 - shift, q_len),
-        0,
         BLOCK_M,
     )
-    return first, full_first, full_last, last
 
 
 @triton.jit
@@ -76,9 +73,9 @@ def load_vector(ptr, first, stride, count, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def find_head(heads):
+def find_head(heads, TILES: tl.constexpr):
     """The batch entry and the head of a program: heads come in groups, one group after the other."""
-    place = tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)
+    place = tl.program_id(2) * tl.num_programs(1 - TILES) + tl.program_id(1 - TILES)
     return place // heads, place % heads
 
 
@@ -136,29 +133,28 @@ def store_rows(ptr, stride, x, first, count, WIDTH: tl.constexpr):
 @triton.jit
 def angles(
     position, inside, cos_ptr, cos_stride_row, cos_stride_column, sin_ptr, sin_stride_row, sin_stride_column,
-    positions_base, positions_stride_token, position_end, HALF: tl.constexpr, BLOCK_HALF: tl.constexpr
+    positions_base, positions_stride_token, position_end, PAIRS: tl.constexpr, BLOCK_PAIRS: tl.constexpr
 ):  # fmt: skip
     """Cosines and sines of the angles at some positions."""
     if positions_base is not None:
-        given = inside & (position >= 0)
-        position = tl.load(positions_base + position.to(tl.int64) * positions_stride_token, mask=given, other=0)
+        position = tl.load(positions_base + position.to(tl.int64) * positions_stride_token, mask=inside, other=0)
     position = tl.minimum(tl.maximum(position, 0), position_end - 1).to(tl.int64)[:, None]
-    pair = tl.arange(0, BLOCK_HALF)[None, :]
-    cos = tl.load(cos_ptr + position * cos_stride_row + pair * cos_stride_column, mask=pair < HALF)
-    sin = tl.load(sin_ptr + position * sin_stride_row + pair * sin_stride_column, mask=pair < HALF)
+    pair = tl.arange(0, BLOCK_PAIRS).to(tl.int64)[None, :]
+    cos = tl.load(cos_ptr + position * cos_stride_row + pair * cos_stride_column, mask=pair < PAIRS)
+    sin = tl.load(sin_ptr + position * sin_stride_row + pair * sin_stride_column, mask=pair < PAIRS)
     return cos.to(tl.float32), sin.to(tl.float32)
 
 
 @triton.jit
 def turn(
-    x_ptr, x_stride, x_stride_column, turned_ptr, turned_stride, row, inside, cos, sin, HALF: tl.constexpr,
-    BLOCK_HALF: tl.constexpr
+    x_ptr, x_stride, x_stride_column, turned_ptr, turned_stride, row, inside, cos, sin, PAIRS: tl.constexpr,
+    BLOCK_PAIRS: tl.constexpr
 ):  # fmt: skip
     """Turns the pairs of components of some rows of one head."""
-    pair = tl.arange(0, BLOCK_HALF)[None, :]
-    first, second = pair, pair + HALF
+    pair = tl.arange(0, BLOCK_PAIRS).to(tl.int64)[None, :]
+    first, second = pair, pair + PAIRS
     x_row, turned_row = row.to(tl.int64)[:, None] * x_stride, row.to(tl.int64)[:, None] * turned_stride
-    there = inside[:, None] & (pair < HALF)
+    there = inside[:, None] & (pair < PAIRS)
     a = tl.load(x_ptr + x_row + first * x_stride_column, mask=there).to(tl.float32)
     b = tl.load(x_ptr + x_row + second * x_stride_column, mask=there).to(tl.float32)
     dtype = turned_ptr.dtype.element_ty
@@ -169,35 +165,36 @@ def turn(
 @triton.jit
 def turn_back(
     x_ptr, stride, start, count, shift, cos_ptr, cos_stride_row, cos_stride_column, sin_ptr, sin_stride_row,
-    sin_stride_column, positions_base, positions_stride_token, position_end, HALF: tl.constexpr,
-    BLOCK_HALF: tl.constexpr, ROWS: tl.constexpr
+    sin_stride_column, positions_base, positions_stride_token, position_end, PAIRS: tl.constexpr,
+    BLOCK_PAIRS: tl.constexpr, ROWS: tl.constexpr
 ):  # fmt: skip
     """Turns a program's own rows of a gradient back, where it has just written them."""
     tl.debug_barrier()  # other threads of the program wrote part of them
-    STEP: tl.constexpr = min(ROWS, 2048 // BLOCK_HALF)
+    STEP: tl.constexpr = min(ROWS, 2048 // BLOCK_PAIRS)
     end = tl.minimum(start + ROWS, count)
     for first in tl.range(start, end, STEP):
         row = first + tl.arange(0, STEP)
         inside = row < end
         cos, sin = angles(
             row + shift, inside, cos_ptr, cos_stride_row, cos_stride_column, sin_ptr, sin_stride_row,
-            sin_stride_column, positions_base, positions_stride_token, position_end, HALF, BLOCK_HALF
+            sin_stride_column, positions_base, positions_stride_token, position_end, PAIRS, BLOCK_PAIRS
         )  # fmt: skip
-        turn(x_ptr, stride, 1, x_ptr, stride, row, inside, cos, -sin, HALF, BLOCK_HALF)
+        turn(x_ptr, stride, 1, x_ptr, stride, row, inside, cos, -sin, PAIRS, BLOCK_PAIRS)
 
 
-@triton.jit(do_not_specialize=["position_end", "q_len", "k_len", "Hq", "Hkv"])
+@triton.jit(do_not_specialize=["position_end", "q_len", "k_len", "Hq", "Hkv", "tiles"])
 def rotate(
     q_ptr, q_turned_ptr, k_ptr, k_turned_ptr, cos_ptr, sin_ptr, positions_ptr, q_stride_batch, q_stride_token,
     q_stride_head, q_stride_column, q_turned_stride_batch, q_turned_stride_token, q_turned_stride_head,
     k_stride_batch, k_stride_token, k_stride_head, k_stride_column, k_turned_stride_batch, k_turned_stride_token,
     k_turned_stride_head, cos_stride_row, cos_stride_column, sin_stride_row, sin_stride_column,
-    positions_stride_batch, positions_stride_token, position_end, q_len, k_len, Hq, Hkv, HALF: tl.constexpr,
-    BLOCK_T: tl.constexpr, BLOCK_HALF: tl.constexpr
+    positions_stride_batch, positions_stride_token, position_end, q_len, k_len, Hq, Hkv, tiles,
+    PAIRS: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_PAIRS: tl.constexpr
 ):  # fmt: skip
     """Turns queries and keys by the angles of their positions."""
-    b, h = tl.program_id(0) // (Hq + Hkv), tl.program_id(0) % (Hq + Hkv)
-    row = tl.program_id(1) * BLOCK_T + tl.arange(0, BLOCK_T)
+    tile, place = tl.program_id(0) % tiles, tl.program_id(0) // tiles
+    b, h = place // (Hq + Hkv), place % (Hq + Hkv)
+    row = tile * BLOCK_T + tl.arange(0, BLOCK_T)
     position = tl.where(h < Hq, row + (k_len - q_len), row)
     inside = row < tl.where(h < Hq, q_len, k_len)
     positions_base = positions_ptr
@@ -205,13 +202,13 @@ def rotate(
         positions_base += b.to(tl.int64) * positions_stride_batch
     cos, sin = angles(
         position, inside, cos_ptr, cos_stride_row, cos_stride_column, sin_ptr, sin_stride_row,
-        sin_stride_column, positions_base, positions_stride_token, position_end, HALF, BLOCK_HALF
+        sin_stride_column, positions_base, positions_stride_token, position_end, PAIRS, BLOCK_PAIRS
     )  # fmt: skip
     if h < Hq:
         x_ptr = q_ptr + b.to(tl.int64) * q_stride_batch + tl.cast(h, tl.int64) * q_stride_head
         turned_ptr = q_turned_ptr + b.to(tl.int64) * q_turned_stride_batch + tl.cast(h, tl.int64) * q_turned_stride_head
         turn(
-            x_ptr, q_stride_token, q_stride_column, turned_ptr, q_turned_stride_token, row, inside, cos, sin, HALF, BLOCK_HALF
+            x_ptr, q_stride_token, q_stride_column, turned_ptr, q_turned_stride_token, row, inside, cos, sin, PAIRS, BLOCK_PAIRS
         )  # fmt: skip
     else:
         x_ptr = k_ptr + b.to(tl.int64) * k_stride_batch + tl.cast(h - Hq, tl.int64) * k_stride_head
@@ -219,7 +216,7 @@ def rotate(
             k_turned_ptr + b.to(tl.int64) * k_turned_stride_batch + tl.cast(h - Hq, tl.int64) * k_turned_stride_head
         )
         turn(
-            x_ptr, k_stride_token, k_stride_column, turned_ptr, k_turned_stride_token, row, inside, cos, sin, HALF, BLOCK_HALF
+            x_ptr, k_stride_token, k_stride_column, turned_ptr, k_turned_stride_token, row, inside, cos, sin, PAIRS, BLOCK_PAIRS
         )  # fmt: skip
 
 
@@ -252,12 +249,12 @@ def attend(
 def forward(
     q_desc, k_desc, v_desc, out_ptr, lse_ptr, scale, q_len, k_len, Hq, GROUP: tl.constexpr, DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    PRECISION: tl.constexpr
+    PRECISION: tl.constexpr, TILES: tl.constexpr
 ):  # fmt: skip
     """Attends from one tile of queries of one head."""
     # late rows tend to see more keys: they start first
-    tile = tl.num_programs(1) - 1 - tl.program_id(1)
-    b, h = find_head(Hq)
+    tile = tl.num_programs(TILES) - 1 - tl.program_id(TILES)
+    b, h = find_head(Hq, TILES)
     kv_h = h // GROUP
     q_start = tile * BLOCK_M
     q_first = q_start + (k_len - q_len)
@@ -310,7 +307,6 @@ def learn_from_queries(
     k_pos, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, mixed
 ):  # fmt: skip
     """Adds what one tile of queries teaches a tile of keys."""
-    q_first = q_start + (k_len - q_len)
     row = q_start + tl.arange(0, BLOCK_M)
     q_pos = row + (k_len - q_len)
     q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
@@ -337,12 +333,14 @@ def backward_dkv(
     q_desc, k_desc, v_desc, dout_desc, lse_desc, delta_desc, dk_ptr, dv_ptr, scale, cos_ptr, sin_ptr,
     positions_ptr, q_len, k_len, Hq, cos_stride_row, cos_stride_column, sin_stride_row, sin_stride_column,
     positions_stride_batch, positions_stride_token, position_end, GROUP: tl.constexpr, D: tl.constexpr,
-    DV: tl.constexpr, HALF: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, BLOCK_HALF: tl.constexpr
+    DV: tl.constexpr, PAIRS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, BLOCK_PAIRS: tl.constexpr, TILES: tl.constexpr
 ):  # fmt: skip
-    """The gradients of one tile of keys and values, summed over the query heads that read it."""
-    k_start = tl.program_id(1) * BLOCK_N
-    b, kv_h = find_head(Hq // GROUP)
+    """The gradients of one tile of keys and values of one head, summed over the query heads that read it."""
+    tile = tl.program_id(TILES)
+    Hkv = Hq // GROUP
+    b, kv_h = find_head(Hkv, TILES)
+    k_start = tile * BLOCK_N
     k_first = k_start
     k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
     k_pos = k_start + tl.arange(0, BLOCK_N)
@@ -352,9 +350,9 @@ def backward_dkv(
     v_tile = load_tile(v_desc, b, kv_h, k_start, k_len, BLOCK_N, BLOCK_DV)
     dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     dv = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
+    first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, k_len, BLOCK_M)
     for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
         row_base = (b.to(tl.int64) * Hq + h) * q_len
-        first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, k_len, BLOCK_M)
         for i in tl.range(first, last):
             q_start = i * BLOCK_M
             mixed = (i < full_first) | (i >= full_last)
@@ -363,16 +361,16 @@ def backward_dkv(
                 k_len, units, k_pos, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed
             )  # fmt: skip
 
-    first_row = b.to(tl.int64) * k_len * (Hq // GROUP) + kv_h
-    store_rows(dk_ptr + first_row * D, (Hq // GROUP) * D, dk * scale, k_start, k_len, D)
-    store_rows(dv_ptr + first_row * DV, (Hq // GROUP) * DV, dv, k_start, k_len, DV)
+    first_row = b.to(tl.int64) * k_len * Hkv + kv_h
+    store_rows(dk_ptr + first_row * D, Hkv * D, dk * scale, k_start, k_len, D)
+    store_rows(dv_ptr + first_row * DV, Hkv * DV, dv, k_start, k_len, DV)
     positions_base = positions_ptr
     if positions_ptr is not None:
         positions_base += b.to(tl.int64) * positions_stride_batch
     turn_back(
-        dk_ptr + first_row * D, (Hq // GROUP) * D, k_start, k_len, 0, cos_ptr, cos_stride_row,
-        cos_stride_column, sin_ptr, sin_stride_row, sin_stride_column, positions_base,
-        positions_stride_token, position_end, HALF, BLOCK_HALF, BLOCK_N
+        dk_ptr + first_row * D, Hkv * D, k_start, k_len, 0, cos_ptr, cos_stride_row, cos_stride_column,
+        sin_ptr, sin_stride_row, sin_stride_column, positions_base, positions_stride_token, position_end,
+        PAIRS, BLOCK_PAIRS, BLOCK_N
     )  # fmt: skip
 
 
@@ -403,13 +401,13 @@ def backward_dq(
     q_desc, k_desc, v_desc, out_desc, dout_desc, dq_ptr, lse_ptr, dlse_ptr, delta_ptr, scale, cos_ptr, sin_ptr,
     positions_ptr, q_len, k_len, Hq, cos_stride_row, cos_stride_column, sin_stride_row, sin_stride_column,
     positions_stride_batch, positions_stride_token, position_end, GROUP: tl.constexpr, D: tl.constexpr,
-    HALF: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, BLOCK_HALF: tl.constexpr
+    PAIRS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, BLOCK_PAIRS: tl.constexpr, TILES: tl.constexpr
 ):  # fmt: skip
     """The gradient of one tile of queries of one head, and delta, what the softmax takes off every score's gradient."""
     # late rows tend to see more keys: they start first
-    tile = tl.num_programs(1) - 1 - tl.program_id(1)
-    b, h = find_head(Hq)
+    tile = tl.num_programs(TILES) - 1 - tl.program_id(TILES)
+    b, h = find_head(Hq, TILES)
     kv_h = h // GROUP
     q_start = tile * BLOCK_M
     q_first = q_start + (k_len - q_len)
@@ -438,12 +436,13 @@ def backward_dq(
             BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed
         )  # fmt: skip
 
-    store_rows(dq_ptr + (b.to(tl.int64) * q_len * Hq + h) * D, Hq * D, dq * scale, q_start, q_len, D)
+    first_row = b.to(tl.int64) * q_len * Hq + h
+    store_rows(dq_ptr + first_row * D, Hq * D, dq * scale, q_start, q_len, D)
     positions_base = positions_ptr
     if positions_ptr is not None:
         positions_base += b.to(tl.int64) * positions_stride_batch
     turn_back(
-        dq_ptr + (b.to(tl.int64) * q_len * Hq + h) * D, Hq * D, q_start, q_len, k_len - q_len, cos_ptr,
-        cos_stride_row, cos_stride_column, sin_ptr, sin_stride_row, sin_stride_column, positions_base,
-        positions_stride_token, position_end, HALF, BLOCK_HALF, BLOCK_M
+        dq_ptr + first_row * D, Hq * D, q_start, q_len, k_len - q_len, cos_ptr, cos_stride_row,
+        cos_stride_column, sin_ptr, sin_stride_row, sin_stride_column, positions_base,
+        positions_stride_token, position_end, PAIRS, BLOCK_PAIRS, BLOCK_M
     )  # fmt: skip

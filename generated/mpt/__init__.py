@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b89e13d0e072735f
-#   text hash     ba7b5411c31e0341
+#   content hash  09de3e5d9537dc55
+#   text hash     2dc1bd65086906a0
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  6146035b0d5a752c
-#   text hash     3ca817582f54976a
+#   content hash  2014843b0df3cf71
+#   text hash     5e8cf5b17f62b06d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernels: Cells of an image of 32 columns see those at most 3 rows and columns away.
 
@@ -12,6 +12,7 @@ Symbols
     q_len, k_len    queries and keys of a sequence
     D, DV           head sizes of q·k and of v
     q_pos, k_pos    positions; queries are counted so that the last one lines up with the last key
+    TILES           the axis of the grid that holds the tiles which programs own
     m, l, acc       running maximum, denominator and numerator of the softmax, the maximum in log2 units
     p, dp, ds       weights, their gradient, the gradient of the score
 """
@@ -38,9 +39,9 @@ def floor_mod(x, y):
 
 
 @triton.jit
-def whole_tiles(lo, hi, full_lo, full_hi, after, BLOCK: tl.constexpr):
-    """Tiles from `after` on that meet [lo, hi), and those of them that lie inside [full_lo, full_hi)."""
-    first = tl.maximum(lo // BLOCK, after)
+def whole_tiles(lo, hi, full_lo, full_hi, BLOCK: tl.constexpr):
+    """Tiles that meet [lo, hi), and those of them that lie inside [full_lo, full_hi)."""
+    first = lo // BLOCK
     last = tl.maximum(tl.cdiv(hi, BLOCK), first)
     full_first = tl.minimum(tl.maximum(tl.cdiv(full_lo, BLOCK), first), last)
     full_last = tl.minimum(tl.maximum(full_hi // BLOCK, full_first), last)
@@ -50,30 +51,26 @@ def whole_tiles(lo, hi, full_lo, full_hi, after, BLOCK: tl.constexpr):
 @triton.jit
 def key_tiles(q_first, q_last, k_len, BLOCK_N: tl.constexpr):
     """Key tiles of a query tile: of [first, last), those in [full_first, full_last) need no mask."""
-    first, full_first, full_last, last = whole_tiles(
+    return whole_tiles(
         tl.maximum(32 * floor_div(q_first, 32) - 96, 0),
         tl.minimum(32 * floor_div(q_last, 32) + 128, k_len),
         tl.minimum(32 * floor_div(q_last, 32) + 128, k_len),
         tl.minimum(32 * floor_div(q_last, 32) + 128, k_len),
-        0,
         BLOCK_N,
     )
-    return first, full_first, full_last, last
 
 
 @triton.jit
 def query_tiles(k_first, k_last, q_len, k_len, BLOCK_M: tl.constexpr):
     """Query tiles of a key tile: of [first, last), those in [full_first, full_last) need no mask."""
     shift = k_len - q_len
-    first, full_first, full_last, last = whole_tiles(
+    return whole_tiles(
         tl.maximum(32 * floor_div(k_first, 32) - 96 - shift, 0),
         tl.minimum(32 * floor_div(k_last, 32) + 128 - shift, q_len),
         tl.minimum(32 * floor_div(k_last, 32) + 128 - shift, q_len),
         tl.minimum(32 * floor_div(k_last, 32) + 128 - shift, q_len),
-        0,
         BLOCK_M,
     )
-    return first, full_first, full_last, last
 
 
 @triton.jit
@@ -90,9 +87,9 @@ def load_vector(ptr, first, stride, count, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def find_head(heads):
+def find_head(heads, TILES: tl.constexpr):
     """The batch entry and the head of a program: heads come in groups, one group after the other."""
-    place = tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)
+    place = tl.program_id(2) * tl.num_programs(1 - TILES) + tl.program_id(1 - TILES)
     return place // heads, place % heads
 
 
@@ -176,12 +173,13 @@ def attend(
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq"])
 def forward(
     q_desc, k_desc, v_desc, out_ptr, lse_ptr, scale, q_len, k_len, Hq, DV: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr,
+    TILES: tl.constexpr
 ):  # fmt: skip
     """Attends from one tile of queries of one head."""
     # late rows tend to see more keys: they start first
-    tile = tl.num_programs(1) - 1 - tl.program_id(1)
-    b, h = find_head(Hq)
+    tile = tl.num_programs(TILES) - 1 - tl.program_id(TILES)
+    b, h = find_head(Hq, TILES)
     q_start = tile * BLOCK_M
     q_first = q_start + (k_len - q_len)
     q_last = tl.minimum(q_first + BLOCK_M, k_len) - 1
@@ -215,7 +213,6 @@ def learn_from_queries(
     k_pos, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, mixed
 ):  # fmt: skip
     """Adds what one tile of queries teaches a tile of keys."""
-    q_first = q_start + (k_len - q_len)
     row = q_start + tl.arange(0, BLOCK_M)
     q_pos = row + (k_len - q_len)
     q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
@@ -242,11 +239,12 @@ def learn_from_queries(
 def backward_dkv(
     q_desc, k_desc, v_desc, dout_desc, lse_desc, delta_desc, dk_ptr, dv_ptr, scale, q_len, k_len, Hq,
     D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
+    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, TILES: tl.constexpr
 ):  # fmt: skip
-    """The gradients of one tile of keys and values, summed over the query heads that read it."""
-    k_start = tl.program_id(1) * BLOCK_N
-    b, h = find_head(Hq)
+    """The gradients of one tile of keys and values of one head."""
+    tile = tl.program_id(TILES)
+    b, h = find_head(Hq, TILES)
+    k_start = tile * BLOCK_N
     k_first = k_start
     k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
     k_pos = k_start + tl.arange(0, BLOCK_N)
@@ -256,10 +254,10 @@ def backward_dkv(
     v_tile = load_tile(v_desc, b, h, k_start, k_len, BLOCK_N, BLOCK_DV)
     dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     dv = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
-    # one head: outside of a loop the assembler serializes products of 256 columns
+    first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, k_len, BLOCK_M)
+    # one head: without a loop around it the compiler makes slower code of 256 columns
     for _ in tl.range(h, h + 1):
         row_base = (b.to(tl.int64) * Hq + h) * q_len
-        first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, k_len, BLOCK_M)
         for i in tl.range(first, last):
             q_start = i * BLOCK_M
             dk, dv = learn_from_queries(
@@ -299,12 +297,12 @@ def learn_from_keys(
 def backward_dq(
     q_desc, k_desc, v_desc, out_desc, dout_desc, dq_ptr, lse_ptr, dlse_ptr, delta_ptr, scale, q_len, k_len, Hq,
     D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    PRECISION: tl.constexpr
+    PRECISION: tl.constexpr, TILES: tl.constexpr
 ):  # fmt: skip
     """The gradient of one tile of queries of one head, and delta, what the softmax takes off every score's gradient."""
     # late rows tend to see more keys: they start first
-    tile = tl.num_programs(1) - 1 - tl.program_id(1)
-    b, h = find_head(Hq)
+    tile = tl.num_programs(TILES) - 1 - tl.program_id(TILES)
+    b, h = find_head(Hq, TILES)
     q_start = tile * BLOCK_M
     q_first = q_start + (k_len - q_len)
     q_last = tl.minimum(q_first + BLOCK_M, k_len) - 1
@@ -331,4 +329,5 @@ def backward_dq(
             BLOCK_D, BLOCK_DV, PRECISION, mixed=True
         )  # fmt: skip
 
-    store_rows(dq_ptr + (b.to(tl.int64) * q_len * Hq + h) * D, Hq * D, dq * scale, q_start, q_len, D)
+    first_row = b.to(tl.int64) * q_len * Hq + h
+    store_rows(dq_ptr + first_row * D, Hq * D, dq * scale, q_start, q_len, D)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  6146035b0d5a752c
-#   text hash     fe992938399307f0
+#   content hash  2014843b0df3cf71
+#   text hash     f658efc3971218e2
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -79,7 +79,7 @@ SINGLE = {
 def attend(q, k, v, scale):
     """Out and LSE of checked arguments, the LSE as kernels want it: in log2 units, inf for a row without keys."""
     # -inf * 0 would be NaN where the kernels apply the scale
-    return _attend(q, k, v, max(scale, 1e-30))
+    return _attend(q, k, v, max(scale, 1e-37))
 
 
 def natural(lse):
@@ -98,7 +98,8 @@ class _Operator:
 
     def __init__(self, function):
         self.function = function = _on_the_device_of_its_tensors(function)
-        name = f"attnforge::{__name__.replace('.', '_')}{function.__name__}"
+        module = __name__.replace("_", "__").replace(".", "_")
+        name = f"attnforge::{module}{function.__name__}"
         self.traced = torch.library.custom_op(name, function, mutates_args=())
         self.register_fake = self.traced.register_fake
 
@@ -120,11 +121,11 @@ class _Operator:
 
 
 def _watched(args):
-    """Whether somebody looks on: a compiler, a mode, a tensor of a class of its own."""
+    """Whether PyTorch has a say: a compiler, a mode, a tensor of a class of its own, one still to be negated."""
     if torch.compiler.is_compiling() or is_in_torch_dispatch_mode():
         return True
     for x in args:
-        if type(x) not in _PLAIN and isinstance(x, torch.Tensor):
+        if isinstance(x, torch.Tensor) and (type(x) not in _PLAIN or x.is_neg()):
             return True
     return False
 
@@ -174,6 +175,7 @@ def _attend(
                 BLOCK_D=_padded(q),
                 BLOCK_DV=_padded(v),
                 PRECISION=_precision(q),
+                TILES=_axis(_cdiv(q.shape[1], block_m)),
                 num_warps=warps,
                 num_stages=stages,
             ),
@@ -207,10 +209,10 @@ def _differentiate(
     v: torch.Tensor,
     scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    gradients = _gradients(wanted, q, k, v)
     if out.numel() == 0 or k.numel() == 0:
+        gradients = _gradients(wanted, q, k, v)
         return tuple(x.zero_() for x in gradients)
-    dq, dk, dv = gradients
+    dq, dk, dv = gradients = _gradients(wanted, q, k, v)
     shapes = _Shapes.of("differentiate", q, k, v, out, dout, lse.data_ptr() % 16, dlse is None, *wanted)
     q, k, v, out, dout = shapes.readable(q, k, v, out, dout)
     dlse = None if dlse is None else dlse.contiguous()
@@ -240,6 +242,7 @@ def _differentiate(
                 BLOCK_D=_padded(q),
                 BLOCK_DV=_padded(v),
                 PRECISION=_precision(q),
+                TILES=_axis(_cdiv(q.shape[1], block_m)),
                 num_warps=warps,
                 num_stages=stages,
             ),
@@ -275,6 +278,7 @@ def _differentiate(
                     BLOCK_D=_padded(q),
                     BLOCK_DV=_padded(v),
                     PRECISION=_precision(q),
+                    TILES=_axis(_cdiv(k.shape[1], block_n)),
                     num_warps=warps,
                     num_stages=stages,
                 ),
@@ -404,8 +408,15 @@ def _in_groups(heads, tiles, *walked):
     size = sum(x.numel() * x.element_size() for x in walked)
     most = min(heads * _cache(walked[0].device) // size, heads)
     group = next((n for n in range(most, 1, -1) if heads % n == 0), 1)
-    # the last axis of a grid is a short one
+    # of a grid's axes the first alone takes more than 65535
+    if _axis(tiles) == 0:
+        return tiles, group, heads // group
     return (group, tiles, heads // group) if heads // group < 2**16 else (heads, tiles, 1)
+
+
+def _axis(tiles):
+    """The axis of a grid that holds the tiles: the second, as heads run fastest, or the first where they are too many."""
+    return 1 if tiles < 2**16 else 0
 
 
 def _cache(device):
@@ -461,15 +472,10 @@ def _like(x):
 
 
 def _values(x, rows):
-    """What kernels load values of rows by: a descriptor of all that lies in memory from first to last, or the tensor."""
-    if rows is None or x.shape[-1] == 1:
-        # one value may stand for all
-        return x
-    span = 1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride()))
-    step = 16 // x.element_size()
-    aligned = all(n == 1 or s % step == 0 for n, s in zip(x.shape[:-1], x.stride())) and x.data_ptr() % 16 == 0
-    if aligned and x.stride(-1) == 1 and span < 2**31 and step in (4, 8) and _copies_tiles(x.device):
-        return TensorDescriptor(x, [span], [1], [rows])
+    """What kernels load values of queries by: a descriptor of all of them where each head's begin at 16 bytes, or the tensor."""
+    aligned = (x.shape[-1] % 4 == 0 or x.numel() == x.shape[-1]) and x.data_ptr() % 16 == 0
+    if aligned and 1 < x.numel() < 2**31 and _copies_tiles(x.device):
+        return TensorDescriptor(x, [x.numel()], [1], [rows])
     return x
 
 

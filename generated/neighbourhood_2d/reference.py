@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  6146035b0d5a752c
-#   text hash     26c04e421a69f4fb
+#   content hash  2014843b0df3cf71
+#   text hash     b12fbca1caab016b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -70,7 +70,7 @@ def _softmax(score, exp=torch.exp, log=torch.log):
     top = torch.where(top == -math.inf, 0.0, top)
     weight = exp(score - top)
     total = weight.sum(-1, keepdim=True)
-    seen = total > 0
+    seen = total != 0
     total = torch.where(seen, total, 1.0)
     lse = torch.where(seen, top + log(total), -math.inf)
     return weight / total, lse[..., 0]

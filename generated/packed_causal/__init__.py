@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  da1c8e5c8f2f0491
-#   text hash     85439eb78f2fff02
+#   content hash  ba513e60c7012a73
+#   text hash     e056cc9d7524b86b
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  fb3caa68af5b0019
-#   text hash     cf803fc7209e147d
+#   content hash  b84ab6a6c5a5bead
+#   text hash     54fa9d108ffbb3b3
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  fb3caa68af5b0019
-#   text hash     e94fff78bda738ee
+#   content hash  b84ab6a6c5a5bead
+#   text hash     73c1ba65acaaef32
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -33,6 +33,7 @@ def attention(
     """Softmax attention without a mask, for sequences packed into one tensor.
 
     q (Nq, Hq, D), k (Nk, Hkv, D), v (Nk, Hkv, Dv) hold all sequences, one after the other; out is (Nq, Hq, Dv).
+    Rows behind the last sequence are not written, neither of out nor of gradients.
     Hq is a multiple of Hkv. float16, bfloat16 or float32, head sizes up to 256.
 
     cu_seqlens, max_seqlen: int32 (S + 1,), where each sequence begins and the last ends, and the longest one's length
@@ -150,9 +151,8 @@ def _check_int(name, x, minimum=None, maximum=None):
     _check_number(name, x, minimum, maximum)
 
 
-def _check_float(name, x, minimum=None, maximum=None):
+def _check_float(name, x):
     if isinstance(x, bool) or not isinstance(x, (int, float, torch.SymInt, torch.SymFloat)):
         raise TypeError(f"{name}: expected a float, got {type(x).__name__}")
     if not -math.inf < x < math.inf:
         raise ValueError(f"{name}: expected a finite number, got {x}")
-    _check_number(name, x, minimum, maximum)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  7bc553b9756d59a8
-#   text hash     0988f489d7fc6bbc
+#   content hash  10531ad3195d32c3
+#   text hash     6424a1edebc5678e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  7bc553b9756d59a8
-#   text hash     628d5ec6b196d058
+#   content hash  10531ad3195d32c3
+#   text hash     30b721fd5b35314c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -34,6 +34,7 @@ def attention(
     """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 
     q (Nq, Hq, D), k (Nk, Hkv, D), v (Nk, Hkv, Dv) hold all sequences, one after the other; out is (Nq, Hq, Dv).
+    Rows behind the last sequence are not written, neither of out nor of gradients.
     Hq is a multiple of Hkv. float16, bfloat16 or float32, head sizes up to 256.
 
     cu_seqlens, max_seqlen: int32 (S + 1,), where each sequence begins and the last ends, and the longest one's length
@@ -73,8 +74,6 @@ def attention(
         scale = 1 / math.sqrt(q.shape[-1])
     else:
         _check_float("scale", scale)
-        # kernels take maxima before they scale: the sign goes to q
-        q, scale = (-q, -scale) if scale < 0 else (q, scale)
     # not sooner: once imported, triton no longer heeds TRITON_INTERPRET
     from . import launch
 
@@ -166,9 +165,8 @@ def _check_int(name, x, minimum=None, maximum=None):
     _check_number(name, x, minimum, maximum)
 
 
-def _check_float(name, x, minimum=None, maximum=None):
+def _check_float(name, x):
     if isinstance(x, bool) or not isinstance(x, (int, float, torch.SymInt, torch.SymFloat)):
         raise TypeError(f"{name}: expected a float, got {type(x).__name__}")
     if not -math.inf < x < math.inf:
         raise ValueError(f"{name}: expected a finite number, got {x}")
-    _check_number(name, x, minimum, maximum)

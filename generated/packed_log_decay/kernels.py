@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  7bc553b9756d59a8
-#   text hash     212b9819c8c8ce3a
+#   content hash  10531ad3195d32c3
+#   text hash     f93b0775c2693d27
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The kernels: Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 
@@ -13,6 +13,7 @@ Symbols
     q_len, k_len    queries and keys of the sequence
     D, DV           head sizes of q·k and of v
     q_pos, k_pos    positions; queries are counted so that the last one lines up with the last key
+    TILES           the axis of the grid that holds the tiles which programs own
     m, l, acc       running maximum, denominator and numerator of the softmax, the maximum in log2 units
     p, dp, ds       weights, their gradient, the gradient of the score
     q_offset, k_offset   rows where a sequence begins in the packed tensors
@@ -26,9 +27,9 @@ LOG2E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
-def whole_tiles(lo, hi, full_lo, full_hi, after, BLOCK: tl.constexpr):
-    """Tiles from `after` on that meet [lo, hi), and those of them that lie inside [full_lo, full_hi)."""
-    first = tl.maximum(lo // BLOCK, after)
+def whole_tiles(lo, hi, full_lo, full_hi, BLOCK: tl.constexpr):
+    """Tiles that meet [lo, hi), and those of them that lie inside [full_lo, full_hi)."""
+    first = lo // BLOCK
     last = tl.maximum(tl.cdiv(hi, BLOCK), first)
     full_first = tl.minimum(tl.maximum(tl.cdiv(full_lo, BLOCK), first), last)
     full_last = tl.minimum(tl.maximum(full_hi // BLOCK, full_first), last)
@@ -38,30 +39,26 @@ def whole_tiles(lo, hi, full_lo, full_hi, after, BLOCK: tl.constexpr):
 @triton.jit
 def key_tiles(q_first, q_last, k_len, BLOCK_N: tl.constexpr):
     """Key tiles of a query tile: of [first, last), those in [full_first, full_last) need no mask."""
-    first, full_first, full_last, last = whole_tiles(
+    return whole_tiles(
         0,
         tl.minimum(q_last + 1, k_len),
         0,
         tl.minimum(q_first + 1, k_len),
-        0,
         BLOCK_N,
     )
-    return first, full_first, full_last, last
 
 
 @triton.jit
 def query_tiles(k_first, k_last, q_len, k_len, BLOCK_M: tl.constexpr):
     """Query tiles of a key tile: of [first, last), those in [full_first, full_last) need no mask."""
     shift = k_len - q_len
-    first, full_first, full_last, last = whole_tiles(
+    return whole_tiles(
         tl.maximum(k_first - shift, 0),
         q_len,
         tl.maximum(k_last - shift, 0),
         q_len,
-        0,
         BLOCK_M,
     )
-    return first, full_first, full_last, last
 
 
 @triton.jit
@@ -78,9 +75,9 @@ def load_vector(ptr, first, stride, count, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def find_head(heads):
+def find_head(heads, TILES: tl.constexpr):
     """The sequence and the head of a program: heads come in groups, one group after the other."""
-    place = tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)
+    place = tl.program_id(2) * tl.num_programs(1 - TILES) + tl.program_id(1 - TILES)
     return place // heads, place % heads
 
 
@@ -95,7 +92,7 @@ def load_tile(desc, h, first, count, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
         STEP: tl.constexpr = 128 // ptr.dtype.element_ty.primitive_bitwidth
         row = first + tl.arange(0, ROWS)
         column = tl.arange(0, COLUMNS)
-        ptr += (tl.cast(h, tl.int64) * stride_head) * STEP
+        ptr += tl.cast(h, tl.int64) * stride_head * STEP
         inside = (row < count)[:, None] & (column < WIDTH)[None, :]
         tile = tl.load(ptr + row.to(tl.int64)[:, None] * (stride_row * STEP) + column[None, :], mask=inside, other=0.0)
     return tile
@@ -170,12 +167,12 @@ def forward(
     q_desc, k_desc, v_desc, log_decay_desc, out_ptr, lse_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, scale,
     log_decay_ptr, Hq, q_rows, log_decay_stride_head, log_decay_stride_token, GROUP: tl.constexpr,
     DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    PRECISION: tl.constexpr
+    PRECISION: tl.constexpr, TILES: tl.constexpr
 ):  # fmt: skip
     """Attends from one tile of queries of one head."""
     # late rows tend to see more keys: they start first
-    tile = tl.num_programs(1) - 1 - tl.program_id(1)
-    b, h = find_head(Hq)
+    tile = tl.num_programs(TILES) - 1 - tl.program_id(TILES)
+    b, h = find_head(Hq, TILES)
     kv_h = h // GROUP
     q_start = tile * BLOCK_M
     q_offset = tl.load(cu_seqlens_q_ptr + b)
@@ -199,7 +196,7 @@ def forward(
     l = tl.zeros([BLOCK_M, 8], tl.float32)
     first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
     if BLOCK_DV <= 128:
-        # tiles that end within the sequence
+        # tiles before `inner` end within the sequence
         inner = tl.minimum(tl.maximum(k_len // BLOCK_N, first), last)
         for i in tl.range(inner, last):
             k_start = i * BLOCK_N
@@ -285,11 +282,14 @@ def backward_dkv(
     q_desc, k_desc, v_desc, dout_desc, lse_desc, delta_desc, log_decay_desc, dk_ptr, dv_ptr, cu_seqlens_q_ptr,
     cu_seqlens_k_ptr, scale, log_decay_ptr, log_decay_k_sum_ptr, Hq, q_rows, k_rows, log_decay_stride_head,
     log_decay_stride_token, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr,
+    TILES: tl.constexpr
 ):  # fmt: skip
-    """The gradients of one tile of keys and values, summed over the query heads that read it."""
-    k_start = tl.program_id(1) * BLOCK_N
-    b, kv_h = find_head(Hq // GROUP)
+    """The gradients of one tile of keys and values of one head, summed over the query heads that read it."""
+    tile = tl.program_id(TILES)
+    Hkv = Hq // GROUP
+    b, kv_h = find_head(Hkv, TILES)
+    k_start = tile * BLOCK_N
     q_offset = tl.load(cu_seqlens_q_ptr + b)
     q_len = tl.load(cu_seqlens_q_ptr + b + 1) - q_offset
     q_aligned = (q_offset // 4 + b) * 4
@@ -306,13 +306,13 @@ def backward_dkv(
     v_tile = load_tile(v_desc, kv_h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_DV)
     dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     dv = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
+    first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, k_len, BLOCK_M)
     for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
         row_base = tl.cast(h, tl.int64) * q_rows + q_aligned
         log_decay_base = tl.cast(h, tl.int64) * log_decay_stride_head + k_aligned.to(tl.int64) * log_decay_stride_token
         log_decay_k = load_vector(log_decay_ptr + log_decay_base, k_start, log_decay_stride_token, k_len, BLOCK_N)
         log_decay_k_sum = tl.zeros([BLOCK_N], tl.float32)
-        first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, k_len, BLOCK_M)
-        # tiles that end within the sequence
+        # tiles before `inner` end within the sequence
         inner = tl.minimum(tl.maximum(q_len // BLOCK_M, first), last)
         for i in tl.range(first, inner):
             q_start = i * BLOCK_M
@@ -338,9 +338,9 @@ def backward_dkv(
                 mask=k_pos < k_len,
             )
 
-    first_row = k_offset.to(tl.int64) * (Hq // GROUP) + kv_h
-    store_rows(dk_ptr + first_row * D, (Hq // GROUP) * D, dk * scale, k_start, k_len, D)
-    store_rows(dv_ptr + first_row * DV, (Hq // GROUP) * DV, dv, k_start, k_len, DV)
+    first_row = k_offset.to(tl.int64) * Hkv + kv_h
+    store_rows(dk_ptr + first_row * D, Hkv * D, dk * scale, k_start, k_len, D)
+    store_rows(dv_ptr + first_row * DV, Hkv * DV, dv, k_start, k_len, DV)
 
 
 @triton.jit
@@ -379,12 +379,13 @@ def backward_dq(
     q_desc, k_desc, v_desc, out_desc, dout_desc, log_decay_desc, dq_ptr, lse_ptr, dlse_ptr, delta_ptr,
     cu_seqlens_q_ptr, cu_seqlens_k_ptr, scale, log_decay_ptr, log_decay_q_sum_ptr, Hq, q_rows, k_rows,
     log_decay_stride_head, log_decay_stride_token, GROUP: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr,
+    TILES: tl.constexpr
 ):  # fmt: skip
     """The gradient of one tile of queries of one head, and delta, what the softmax takes off every score's gradient."""
     # late rows tend to see more keys: they start first
-    tile = tl.num_programs(1) - 1 - tl.program_id(1)
-    b, h = find_head(Hq)
+    tile = tl.num_programs(TILES) - 1 - tl.program_id(TILES)
+    b, h = find_head(Hq, TILES)
     kv_h = h // GROUP
     q_start = tile * BLOCK_M
     q_offset = tl.load(cu_seqlens_q_ptr + b)
@@ -415,7 +416,7 @@ def backward_dq(
     dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     log_decay_q_sum = tl.zeros([BLOCK_M], tl.float32)
     first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
-    # tiles that end within the sequence
+    # tiles before `inner` end within the sequence
     inner = tl.minimum(tl.maximum(k_len // BLOCK_N, first), last)
     for i in tl.range(inner, last):
         k_start = i * BLOCK_N
@@ -433,7 +434,8 @@ def backward_dq(
             log_decay_q_sum_ptr, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed, tail=False
         )  # fmt: skip
 
-    store_rows(dq_ptr + (q_offset.to(tl.int64) * Hq + h) * D, Hq * D, dq * scale, q_start, q_len, D)
+    first_row = q_offset.to(tl.int64) * Hq + h
+    store_rows(dq_ptr + first_row * D, Hq * D, dq * scale, q_start, q_len, D)
     if log_decay_q_sum_ptr is not None:
         tl.store(
             log_decay_q_sum_ptr + tl.cast(h, tl.int64) * k_rows + k_aligned + q_pos,

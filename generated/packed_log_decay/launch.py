@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  7bc553b9756d59a8
-#   text hash     5f5a818ebe2d56b6
+#   content hash  10531ad3195d32c3
+#   text hash     1d062040332442a0
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -79,8 +79,7 @@ SINGLE = {
 def attend(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, log_decay, scale):
     """Out and LSE of checked arguments, the LSE as kernels want it: in log2 units, inf for a row without keys."""
     log_decay = _scan(log_decay.permute(1, 0), cu_seqlens_k, _aligned(k.shape[0], cu_seqlens_k), False)
-    # -inf * 0 would be NaN where the kernels apply the scale
-    return _attend(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, log_decay, max(scale, 1e-30))
+    return _attend(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, log_decay, scale)
 
 
 def natural(lse, count, cu_seqlens):
@@ -105,7 +104,8 @@ class _Operator:
 
     def __init__(self, function):
         self.function = function = _on_the_device_of_its_tensors(function)
-        name = f"attnforge::{__name__.replace('.', '_')}{function.__name__}"
+        module = __name__.replace("_", "__").replace(".", "_")
+        name = f"attnforge::{module}{function.__name__}"
         self.traced = torch.library.custom_op(name, function, mutates_args=())
         self.register_fake = self.traced.register_fake
 
@@ -127,11 +127,11 @@ class _Operator:
 
 
 def _watched(args):
-    """Whether somebody looks on: a compiler, a mode, a tensor of a class of its own."""
+    """Whether PyTorch has a say: a compiler, a mode, a tensor of a class of its own, one still to be negated."""
     if torch.compiler.is_compiling() or is_in_torch_dispatch_mode():
         return True
     for x in args:
-        if type(x) not in _PLAIN and isinstance(x, torch.Tensor):
+        if isinstance(x, torch.Tensor) and (type(x) not in _PLAIN or x.is_neg()):
             return True
     return False
 
@@ -189,6 +189,7 @@ def _attend(
                 BLOCK_D=_padded(q),
                 BLOCK_DV=_padded(v),
                 PRECISION=_precision(q),
+                TILES=_axis(_cdiv(max_seqlen_q, block_m)),
                 num_warps=warps,
                 num_stages=stages,
             ),
@@ -227,10 +228,10 @@ def _differentiate(
     log_decay: torch.Tensor,
     scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    gradients = _gradients(wanted, q, k, v, log_decay)
     if out.numel() == 0 or k.numel() == 0:
+        gradients = _gradients(wanted, q, k, v, log_decay)
         return tuple(x.zero_() for x in gradients)
-    dq, dk, dv, _ = gradients
+    dq, dk, dv = gradients = _gradients(wanted, q, k, v)
     # whether descriptors can read what queries find at their positions: they read from multiples of 16 bytes on
     level = cu_seqlens_q.data_ptr() == cu_seqlens_k.data_ptr()
     shapes = _Shapes.of(
@@ -299,6 +300,7 @@ def _differentiate(
                 BLOCK_D=_padded(q),
                 BLOCK_DV=_padded(v),
                 PRECISION=_precision(q),
+                TILES=_axis(_cdiv(max_seqlen_q, block_m)),
                 num_warps=warps,
                 num_stages=stages,
             ),
@@ -356,12 +358,14 @@ def _differentiate(
                     BLOCK_D=_padded(q),
                     BLOCK_DV=_padded(v),
                     PRECISION=_precision(q),
+                    TILES=_axis(_cdiv(max_seqlen_k, block_n)),
                     num_warps=warps,
                     num_stages=stages,
                 ),
             )
 
         _run(shapes, "backward_dkv", launch, q, v)
+    gradients += [q.new_empty(0) for _ in wanted[3:]]
     if wanted[3]:
         # what all scores of a row share moves nothing but its LSE
         total = log_decay_k_sum if dlse is None else log_decay_q_sum + log_decay_k_sum
@@ -534,8 +538,15 @@ def _in_groups(heads, tiles, *walked):
     size = sum(x.numel() * x.element_size() for x in walked)
     most = min(heads * _cache(walked[0].device) // size, heads)
     group = next((n for n in range(most, 1, -1) if heads % n == 0), 1)
-    # the last axis of a grid is a short one
+    # of a grid's axes the first alone takes more than 65535
+    if _axis(tiles) == 0:
+        return tiles, group, heads // group
     return (group, tiles, heads // group) if heads // group < 2**16 else (heads, tiles, 1)
+
+
+def _axis(tiles):
+    """The axis of a grid that holds the tiles: the second, as heads run fastest, or the first where they are too many."""
+    return 1 if tiles < 2**16 else 0
 
 
 def _cache(device):

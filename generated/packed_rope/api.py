@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5d18419972fa4c7c
-#   text hash     de790f85f802fcc2
+#   content hash  b0f3dfa79f094b0b
+#   text hash     43d8acb6aa5e0d3a
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -37,7 +37,9 @@ def attention(
     """Causal attention with rotary embedding for sequences packed into one tensor.
 
     q (Nq, Hq, D), k (Nk, Hkv, D), v (Nk, Hkv, Dv) hold all sequences, one after the other; out is (Nq, Hq, Dv).
+    Rows behind the last sequence are not written, neither of out nor of gradients.
     Hq is a multiple of Hkv. float16, bfloat16 or float32, head sizes up to 256.
+    Tensors of int hold numbers between -2**28 and 2**28.
 
     cu_seqlens, max_seqlen: int32 (S + 1,), where each sequence begins and the last ends, and the longest one's length
     cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k: the same for queries and keys apart
@@ -78,7 +80,7 @@ def attention(
     if positions is None and cos.shape[0] < max_seqlen_k:
         raise ValueError(f"cos: expected a row for each of {max_seqlen_k} positions, got {cos.shape[0]}")
     if positions is not None:
-        _check_tensor("positions", positions, q, INTEGERS, (Nk,))
+        _check_tensor("positions", positions, q, INTEGERS, (Nk,), (0,))
     if scale is None:
         scale = 1 / math.sqrt(q.shape[-1])
     else:
@@ -184,9 +186,8 @@ def _check_int(name, x, minimum=None, maximum=None):
     _check_number(name, x, minimum, maximum)
 
 
-def _check_float(name, x, minimum=None, maximum=None):
+def _check_float(name, x):
     if isinstance(x, bool) or not isinstance(x, (int, float, torch.SymInt, torch.SymFloat)):
         raise TypeError(f"{name}: expected a float, got {type(x).__name__}")
     if not -math.inf < x < math.inf:
         raise ValueError(f"{name}: expected a finite number, got {x}")
-    _check_number(name, x, minimum, maximum)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  70125586cefd2c21
-#   text hash     1dee18e76cf11237
+#   content hash  1196562c3e68c022
+#   text hash     c12334425d1fe2a4
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

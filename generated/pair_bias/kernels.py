@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  70125586cefd2c21
-#   text hash     75edbe961f6d8735
+#   content hash  1196562c3e68c022
+#   text hash     2fb9072ef165d5bb
 #   render with   attnforge render specs/pair_bias.yaml
 """The kernels: Attention with a learned bias for each pair of positions.
 
@@ -12,6 +12,7 @@ Symbols
     q_len, k_len    queries and keys of a sequence
     D, DV           head sizes of q·k and of v
     q_pos, k_pos    positions; queries are counted so that the last one lines up with the last key
+    TILES           the axis of the grid that holds the tiles which programs own
     m, l, acc       running maximum, denominator and numerator of the softmax, the maximum in log2 units
     p, dp, ds       weights, their gradient, the gradient of the score
 """
@@ -23,9 +24,9 @@ LOG2E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
-def whole_tiles(lo, hi, full_lo, full_hi, after, BLOCK: tl.constexpr):
-    """Tiles from `after` on that meet [lo, hi), and those of them that lie inside [full_lo, full_hi)."""
-    first = tl.maximum(lo // BLOCK, after)
+def whole_tiles(lo, hi, full_lo, full_hi, BLOCK: tl.constexpr):
+    """Tiles that meet [lo, hi), and those of them that lie inside [full_lo, full_hi)."""
+    first = lo // BLOCK
     last = tl.maximum(tl.cdiv(hi, BLOCK), first)
     full_first = tl.minimum(tl.maximum(tl.cdiv(full_lo, BLOCK), first), last)
     full_last = tl.minimum(tl.maximum(full_hi // BLOCK, full_first), last)
@@ -35,29 +36,25 @@ def whole_tiles(lo, hi, full_lo, full_hi, after, BLOCK: tl.constexpr):
 @triton.jit
 def key_tiles(k_len, BLOCK_N: tl.constexpr):
     """Key tiles of a query tile: of [first, last), those in [full_first, full_last) need no mask."""
-    first, full_first, full_last, last = whole_tiles(
+    return whole_tiles(
         0,
         k_len,
         0,
         k_len,
-        0,
         BLOCK_N,
     )
-    return first, full_first, full_last, last
 
 
 @triton.jit
 def query_tiles(q_len, BLOCK_M: tl.constexpr):
     """Query tiles of a key tile: of [first, last), those in [full_first, full_last) need no mask."""
-    first, full_first, full_last, last = whole_tiles(
+    return whole_tiles(
         0,
         q_len,
         0,
         q_len,
-        0,
         BLOCK_M,
     )
-    return first, full_first, full_last, last
 
 
 @triton.jit
@@ -81,9 +78,9 @@ def load_pairs(ptr, down, down_stride, down_count, across, across_stride, across
 
 
 @triton.jit
-def find_head(heads):
+def find_head(heads, TILES: tl.constexpr):
     """The batch entry and the head of a program: heads come in groups, one group after the other."""
-    place = tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)
+    place = tl.program_id(2) * tl.num_programs(1 - TILES) + tl.program_id(1 - TILES)
     return place // heads, place % heads
 
 
@@ -168,17 +165,14 @@ def attend(
 def forward(
     q_desc, k_desc, v_desc, out_ptr, lse_ptr, scale, bias_ptr, q_len, k_len, Hq, bias_stride_batch,
     bias_stride_head, bias_stride_query, bias_stride_key, DV: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr,
+    TILES: tl.constexpr
 ):  # fmt: skip
     """Attends from one tile of queries of one head."""
-    # late rows tend to see more keys: they start first
-    tile = tl.num_programs(1) - 1 - tl.program_id(1)
-    b, h = find_head(Hq)
+    tile = tl.program_id(TILES)
+    b, h = find_head(Hq, TILES)
     q_start = tile * BLOCK_M
-    q_first = q_start + (k_len - q_len)
-    q_last = tl.minimum(q_first + BLOCK_M, k_len) - 1
     row = q_start + tl.arange(0, BLOCK_M)
-    q_pos = row + (k_len - q_len)
     bias_base = bias_ptr + tl.cast(b, tl.int64) * bias_stride_batch + tl.cast(h, tl.int64) * bias_stride_head
 
     q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
@@ -214,9 +208,7 @@ def learn_from_queries(
     BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, mixed
 ):  # fmt: skip
     """Adds what one tile of queries teaches a tile of keys."""
-    q_first = q_start + (k_len - q_len)
     row = q_start + tl.arange(0, BLOCK_M)
-    q_pos = row + (k_len - q_len)
     q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
     dout_tile = load_tile(dout_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_DV)
     score = tl.dot(k_tile, q_tile.T, input_precision=PRECISION) * scale  # [BLOCK_N, BLOCK_M]
@@ -242,24 +234,23 @@ def backward_dkv(
     q_desc, k_desc, v_desc, dout_desc, lse_desc, delta_desc, dk_ptr, dv_ptr, scale, bias_ptr, q_len, k_len, Hq,
     bias_stride_batch, bias_stride_head, bias_stride_query, bias_stride_key, D: tl.constexpr, DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    PRECISION: tl.constexpr
+    PRECISION: tl.constexpr, TILES: tl.constexpr
 ):  # fmt: skip
-    """The gradients of one tile of keys and values, summed over the query heads that read it."""
-    k_start = tl.program_id(1) * BLOCK_N
-    b, h = find_head(Hq)
-    k_first = k_start
-    k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
+    """The gradients of one tile of keys and values of one head."""
+    tile = tl.program_id(TILES)
+    b, h = find_head(Hq, TILES)
+    k_start = tile * BLOCK_N
     k_pos = k_start + tl.arange(0, BLOCK_N)
 
     k_tile = load_tile(k_desc, b, h, k_start, k_len, BLOCK_N, BLOCK_D)
     v_tile = load_tile(v_desc, b, h, k_start, k_len, BLOCK_N, BLOCK_DV)
     dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     dv = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
-    # one head: outside of a loop the assembler serializes products of 256 columns
+    first, full_first, full_last, last = query_tiles(q_len, BLOCK_M)
+    # one head: without a loop around it the compiler makes slower code of 256 columns
     for _ in tl.range(h, h + 1):
         row_base = (b.to(tl.int64) * Hq + h) * q_len
         bias_base = bias_ptr + tl.cast(b, tl.int64) * bias_stride_batch + tl.cast(h, tl.int64) * bias_stride_head
-        first, full_first, full_last, last = query_tiles(q_len, BLOCK_M)
         for i in tl.range(full_last, last):
             q_start = i * BLOCK_M
             dk, dv = learn_from_queries(
@@ -309,17 +300,13 @@ def backward_dq(
     q_desc, k_desc, v_desc, out_desc, dout_desc, dq_ptr, lse_ptr, dlse_ptr, delta_ptr, scale, bias_ptr, q_len,
     k_len, Hq, bias_stride_batch, bias_stride_head, bias_stride_query, bias_stride_key, D: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    PRECISION: tl.constexpr
+    PRECISION: tl.constexpr, TILES: tl.constexpr
 ):  # fmt: skip
     """The gradient of one tile of queries of one head, and delta, what the softmax takes off every score's gradient."""
-    # late rows tend to see more keys: they start first
-    tile = tl.num_programs(1) - 1 - tl.program_id(1)
-    b, h = find_head(Hq)
+    tile = tl.program_id(TILES)
+    b, h = find_head(Hq, TILES)
     q_start = tile * BLOCK_M
-    q_first = q_start + (k_len - q_len)
-    q_last = tl.minimum(q_first + BLOCK_M, k_len) - 1
     row = q_start + tl.arange(0, BLOCK_M)
-    q_pos = row + (k_len - q_len)
     bias_base = bias_ptr + tl.cast(b, tl.int64) * bias_stride_batch + tl.cast(h, tl.int64) * bias_stride_head
 
     q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
@@ -347,7 +334,8 @@ def backward_dq(
             bias_base, bias_stride_query, bias_stride_key, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=False
         )  # fmt: skip
 
-    store_rows(dq_ptr + (b.to(tl.int64) * q_len * Hq + h) * D, Hq * D, dq * scale, q_start, q_len, D)
+    first_row = b.to(tl.int64) * q_len * Hq + h
+    store_rows(dq_ptr + first_row * D, Hq * D, dq * scale, q_start, q_len, D)
 
 
 @triton.jit(do_not_specialize=["q_len", "k_len", "Hq", "all_batches", "own_batches", "own_heads"])
@@ -362,32 +350,25 @@ def backward_bias(
     own_b, own_h = tl.program_id(0) // own_heads, tl.program_id(0) % own_heads
     batches, heads = all_batches // own_batches, Hq // own_heads
     row, k_pos = q_start + tl.arange(0, BLOCK_M), k_start + tl.arange(0, BLOCK_N)
-    q_first = q_start + (k_len - q_len)
-    q_last = tl.minimum(q_first + BLOCK_M, k_len) - 1
-    q_pos = row + (k_len - q_len)
     bias_qk_sum = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     for i in tl.range(0, batches * heads):
         b, h = own_b * batches + i // heads, own_h * heads + i % heads
         bias_base = bias_ptr + tl.cast(b, tl.int64) * bias_stride_batch + tl.cast(h, tl.int64) * bias_stride_head
-        first, _, _, last = key_tiles(k_len, BLOCK_N)
-        if (tl.program_id(2) >= first) & (tl.program_id(2) < last):
-            q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
-            k_tile = load_tile(k_desc, b, h, k_start, k_len, BLOCK_N, BLOCK_D)
-            score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION) * scale  # [BLOCK_M, BLOCK_N]
-            bias_qk = load_pairs(bias_base, row, bias_stride_query, q_len, k_pos, bias_stride_key, k_len).to(tl.float32)
-            # bias
-            score = score + bias_qk
-            row_base = (b.to(tl.int64) * Hq + h) * q_len
-            lse = tl.load(lse_ptr + row_base + row, mask=row < q_len, other=0.0)
-            p = tl.exp2(score * LOG2E - lse[:, None])
-            keep = (row < q_len)[:, None] & (k_pos < k_len)[None, :]
-            p = tl.where(keep, p, 0.0)
-            dout_tile = load_tile(dout_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_DV)
-            v_tile = load_tile(v_desc, b, h, k_start, k_len, BLOCK_N, BLOCK_DV)
-            dp = tl.dot(dout_tile, v_tile.T, input_precision=PRECISION)
-            delta = tl.load(delta_ptr + row_base + row, mask=row < q_len, other=0.0)
-            ds = p * (dp - delta[:, None])
-            bias_qk_sum += ds
+        q_tile = load_tile(q_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_D)
+        k_tile = load_tile(k_desc, b, h, k_start, k_len, BLOCK_N, BLOCK_D)
+        score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION) * scale  # [BLOCK_M, BLOCK_N]
+        bias_qk = load_pairs(bias_base, row, bias_stride_query, q_len, k_pos, bias_stride_key, k_len).to(tl.float32)
+        # bias
+        score = score + bias_qk
+        row_base = (b.to(tl.int64) * Hq + h) * q_len
+        lse = tl.load(lse_ptr + row_base + row, mask=row < q_len, other=0.0)
+        p = tl.exp2(score * LOG2E - lse[:, None])
+        dout_tile = load_tile(dout_desc, b, h, q_start, q_len, BLOCK_M, BLOCK_DV)
+        v_tile = load_tile(v_desc, b, h, k_start, k_len, BLOCK_N, BLOCK_DV)
+        dp = tl.dot(dout_tile, v_tile.T, input_precision=PRECISION)
+        delta = tl.load(delta_ptr + row_base + row, mask=row < q_len, other=0.0)
+        ds = p * (dp - delta[:, None])
+        bias_qk_sum += ds
 
     place = tl.program_id(0).to(tl.int64) * q_len + row
     inside = (row < q_len)[:, None] & (k_pos < k_len)[None, :]

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  70125586cefd2c21
-#   text hash     cf7e1ecd55936182
+#   content hash  1196562c3e68c022
+#   text hash     f73697165a53c660
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -69,7 +69,7 @@ def _softmax(score, exp=torch.exp, log=torch.log):
     top = torch.where(top == -math.inf, 0.0, top)
     weight = exp(score - top)
     total = weight.sum(-1, keepdim=True)
-    seen = total > 0
+    seen = total != 0
     total = torch.where(seen, total, 1.0)
     lse = torch.where(seen, top + log(total), -math.inf)
     return weight / total, lse[..., 0]

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a82795655fd65619
-#   text hash     a656b7191fc9089b
+#   content hash  467ca067cc0df2c4
+#   text hash     da28838bb295a61e
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

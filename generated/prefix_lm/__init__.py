@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  26bdb88c9544cd3f
-#   text hash     e2b0f36df9c85ce8
+#   content hash  5b86a86ae20832a7
+#   text hash     c80aed3dbe616e12
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

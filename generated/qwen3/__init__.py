@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  cc14c3c89a5e2678
-#   text hash     747c90ea1ead5998
+#   content hash  efec0381e165a548
+#   text hash     a1805f67edf4be94
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

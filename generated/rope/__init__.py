@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9865c65d2c9d14a1
-#   text hash     a7ebe9edb84fceef
+#   content hash  987de227f16edf69
+#   text hash     1651fde535680201
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

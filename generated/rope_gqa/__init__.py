@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e61acb8b7cd240ad
-#   text hash     3584a3503ac4dbef
+#   content hash  7299c8e34e6e992f
+#   text hash     5cab0ec5119751b5
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e61acb8b7cd240ad
-#   text hash     51ef6c3f491edcfa
+#   content hash  7299c8e34e6e992f
+#   text hash     35a2f4e1b808ba05
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -76,7 +76,9 @@ def _rotated(q, k, cos, sin, positions, q_pos, k_pos):
     if positions is None:
         q_rows, k_rows = q_pos[None], k_pos[None]
     else:
-        q_rows, k_rows = positions[:, k.shape[1] - q.shape[1] :], positions
+        k_rows, ahead = positions.expand(-1, k.shape[1]), k.shape[1] - q.shape[1]
+        before = k_rows.new_zeros(len(k_rows), max(-ahead, 0))  # queries before the first key
+        q_rows = torch.cat((before, k_rows[:, max(ahead, 0) :]), 1)
     return _rotate(q, cos, sin, q_rows), _rotate(k, cos, sin, k_rows)
 
 
@@ -94,7 +96,7 @@ def _softmax(score, exp=torch.exp, log=torch.log):
     top = torch.where(top == -math.inf, 0.0, top)
     weight = exp(score - top)
     total = weight.sum(-1, keepdim=True)
-    seen = total > 0
+    seen = total != 0
     total = torch.where(seen, total, 1.0)
     lse = torch.where(seen, top + log(total), -math.inf)
     return weight / total, lse[..., 0]

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  1248526c1c436e72
-#   text hash     efc008c4e079fa76
+#   content hash  1e830c5038ccc517
+#   text hash     07d4346cd5b6066a
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -297,6 +297,19 @@ def test_without_positions():
     check(SMALL, positions=None)
 
 
+def test_positions_of_size_1_along_an_axis():
+    positions = make_inputs(SMALL)["positions"]
+    positions = positions.narrow(0, 0, 1)
+    check(SMALL, positions=positions)
+
+
+def test_positions_of_size_1_along_every_axis():
+    positions = make_inputs(SMALL)["positions"]
+    positions = positions.narrow(0, 0, 1)
+    positions = positions.narrow(1, 0, 1)
+    check(SMALL, positions=positions)
+
+
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_each_gradient_alone(name):
     inputs = make_inputs(SMALL)
@@ -377,6 +390,13 @@ def test_torch_func():
     transformed = torch.func.grad(lambda q: attention(q=q, **inputs).sum())(q)
     plain = torch.autograd.grad(attention(q=q.requires_grad_(), **inputs).sum(), q)[0]
     torch.testing.assert_close(transformed, plain)
+
+
+def test_tensors_that_are_still_to_be_negated():
+    inputs = make_inputs(SMALL)
+    floats = {name: x for name, x in inputs.items() if isinstance(x, torch.Tensor) and x.is_floating_point()}
+    lazy = {name: torch._neg_view(-x) for name, x in floats.items()}
+    assert torch.equal(attention(**inputs | lazy), attention(**inputs))
 
 
 def test_autocast():

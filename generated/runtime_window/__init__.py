@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  94bc3181b250271e
-#   text hash     6ccc568d7e625ac5
+#   content hash  7cd411cae090f452
+#   text hash     0ac2cdf52e4d650e
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

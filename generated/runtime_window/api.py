@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  94bc3181b250271e
-#   text hash     f22a2e2989e177b2
+#   content hash  7cd411cae090f452
+#   text hash     6c1d0b28b9272cb4
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -113,9 +113,8 @@ def _check_int(name, x, minimum=None, maximum=None):
     _check_number(name, x, minimum, maximum)
 
 
-def _check_float(name, x, minimum=None, maximum=None):
+def _check_float(name, x):
     if isinstance(x, bool) or not isinstance(x, (int, float, torch.SymInt, torch.SymFloat)):
         raise TypeError(f"{name}: expected a float, got {type(x).__name__}")
     if not -math.inf < x < math.inf:
         raise ValueError(f"{name}: expected a finite number, got {x}")
-    _check_number(name, x, minimum, maximum)

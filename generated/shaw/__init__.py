@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  7956c62d1c2f81f1
-#   text hash     e2999f30586f99cd
+#   content hash  708b2417c73de103
+#   text hash     8aee8e71638c1f18
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own.
 

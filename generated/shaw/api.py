@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  7956c62d1c2f81f1
-#   text hash     736e1d99a76124bd
+#   content hash  708b2417c73de103
+#   text hash     0172df8b92092a79
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -45,8 +45,6 @@ def attention(
         scale = 1 / math.sqrt(q.shape[-1])
     else:
         _check_float("scale", scale)
-        # kernels take maxima before they scale: the sign goes to q
-        q, scale = (-q, -scale) if scale < 0 else (q, scale)
     # not sooner: once imported, triton no longer heeds TRITON_INTERPRET
     from . import launch
 
@@ -120,16 +118,8 @@ def _check_tensor(name, x, like, dtypes, shape, full_axes=()):
         raise ValueError(f"{name}: expected shape {tuple(shape)}, got {tuple(x.shape)}")
 
 
-def _check_number(name, x, minimum, maximum):
-    if minimum is not None and x < minimum:
-        raise ValueError(f"{name}: expected at least {minimum}, got {x}")
-    if maximum is not None and x > maximum:
-        raise ValueError(f"{name}: expected at most {maximum}, got {x}")
-
-
-def _check_float(name, x, minimum=None, maximum=None):
+def _check_float(name, x):
     if isinstance(x, bool) or not isinstance(x, (int, float, torch.SymInt, torch.SymFloat)):
         raise TypeError(f"{name}: expected a float, got {type(x).__name__}")
     if not -math.inf < x < math.inf:
         raise ValueError(f"{name}: expected a finite number, got {x}")
-    _check_number(name, x, minimum, maximum)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  514e3c678c9f3d7f
-#   text hash     5eee8e593087b638
+#   content hash  394d2ed68d2c203f
+#   text hash     970d3f506b996514
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

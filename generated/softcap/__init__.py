@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  42207aaca0bc2a8a
-#   text hash     647f25353185c66d
+#   content hash  082d52b0f71eec15
+#   text hash     472bd65a76076be3
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

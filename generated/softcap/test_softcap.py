@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  42207aaca0bc2a8a
-#   text hash     3151686fd1d5c75c
+#   content hash  082d52b0f71eec15
+#   text hash     d4f6f2efaecb6165
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -357,6 +357,13 @@ def test_torch_func():
     transformed = torch.func.grad(lambda q: attention(q=q, **inputs).sum())(q)
     plain = torch.autograd.grad(attention(q=q.requires_grad_(), **inputs).sum(), q)[0]
     torch.testing.assert_close(transformed, plain)
+
+
+def test_tensors_that_are_still_to_be_negated():
+    inputs = make_inputs(SMALL)
+    floats = {name: x for name, x in inputs.items() if isinstance(x, torch.Tensor) and x.is_floating_point()}
+    lazy = {name: torch._neg_view(-x) for name, x in floats.items()}
+    assert torch.equal(attention(**inputs | lazy), attention(**inputs))
 
 
 def test_autocast():

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  08126da7310e4196
-#   text hash     ebcb8f92fe36d15e
+#   content hash  0939230fa8d6a026
+#   text hash     179aa32f0961138c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -364,6 +364,13 @@ def test_torch_func():
     transformed = torch.func.grad(lambda q: attention(q=q, **inputs).sum())(q)
     plain = torch.autograd.grad(attention(q=q.requires_grad_(), **inputs).sum(), q)[0]
     torch.testing.assert_close(transformed, plain)
+
+
+def test_tensors_that_are_still_to_be_negated():
+    inputs = make_inputs(SMALL)
+    floats = {name: x for name, x in inputs.items() if isinstance(x, torch.Tensor) and x.is_floating_point()}
+    lazy = {name: torch._neg_view(-x) for name, x in floats.items()}
+    assert torch.equal(attention(**inputs | lazy), attention(**inputs))
 
 
 def test_autocast():

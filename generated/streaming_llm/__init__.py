@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  fc5be9ea9a58a695
-#   text hash     21bfbc6420579cbd
+#   content hash  ad8011f29f0dd11f
+#   text hash     0d8212709753d9fe
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a555c519bb461da2
-#   text hash     47022c3c9dda3e2c
+#   content hash  8430bbda5357c0eb
+#   text hash     e66f620d8e0a7219
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

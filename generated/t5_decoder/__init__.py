@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  9fcc5804d2a0a41d
-#   text hash     f0591a5ace5b4005
+#   content hash  d6befcf48b73a805
+#   text hash     c81641d348bb94c6
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  1aca12f7260df470
-#   text hash     21372433b1ee674b
+#   content hash  aef2683049d5a969
+#   text hash     251dae8c97d03889
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

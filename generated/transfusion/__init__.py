@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  76a14df90b2f0fe1
-#   text hash     40328fd83d2556ce
+#   content hash  f107ff0da0da0f40
+#   text hash     8d6726940b80aa01
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  76a14df90b2f0fe1
-#   text hash     4b4dfd7d8d6262b2
+#   content hash  f107ff0da0da0f40
+#   text hash     7873fdb35f9e6326
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -79,7 +79,9 @@ def _rotated(q, k, cos, sin, positions, q_pos, k_pos):
     if positions is None:
         q_rows, k_rows = q_pos[None], k_pos[None]
     else:
-        q_rows, k_rows = positions[:, k.shape[1] - q.shape[1] :], positions
+        k_rows, ahead = positions.expand(-1, k.shape[1]), k.shape[1] - q.shape[1]
+        before = k_rows.new_zeros(len(k_rows), max(-ahead, 0))  # queries before the first key
+        q_rows = torch.cat((before, k_rows[:, max(ahead, 0) :]), 1)
     return _rotate(q, cos, sin, q_rows), _rotate(k, cos, sin, k_rows)
 
 
@@ -97,7 +99,7 @@ def _softmax(score, exp=torch.exp, log=torch.log):
     top = torch.where(top == -math.inf, 0.0, top)
     weight = exp(score - top)
     total = weight.sum(-1, keepdim=True)
-    seen = total > 0
+    seen = total != 0
     total = torch.where(seen, total, 1.0)
     lse = torch.where(seen, top + log(total), -math.inf)
     return weight / total, lse[..., 0]

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3e73eea0065dfe4d
-#   text hash     194888e8200e3c53
+#   content hash  bc66d2e8f5cef0b6
+#   text hash     2f51da1c99ec886a
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -82,7 +82,9 @@ def _rotated(q, k, cos, sin, positions, q_pos, k_pos):
     if positions is None:
         q_rows, k_rows = q_pos[None], k_pos[None]
     else:
-        q_rows, k_rows = positions[:, k.shape[1] - q.shape[1] :], positions
+        k_rows, ahead = positions.expand(-1, k.shape[1]), k.shape[1] - q.shape[1]
+        before = k_rows.new_zeros(len(k_rows), max(-ahead, 0))  # queries before the first key
+        q_rows = torch.cat((before, k_rows[:, max(ahead, 0) :]), 1)
     return _rotate(q, cos, sin, q_rows), _rotate(k, cos, sin, k_rows)
 
 
@@ -100,7 +102,7 @@ def _softmax(score, exp=torch.exp, log=torch.log):
     top = torch.where(top == -math.inf, 0.0, top)
     weight = exp(score - top)
     total = weight.sum(-1, keepdim=True)
-    seen = total > 0
+    seen = total != 0
     total = torch.where(seen, total, 1.0)
     lse = torch.where(seen, top + log(total), -math.inf)
     return weight / total, lse[..., 0]

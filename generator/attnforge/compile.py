@@ -141,9 +141,9 @@ def _case(kernel: Kernel, function: Any, planned: Plan, head_dim: int, dtype: st
     rope = planned.spec.rope
     half = (rope.dims if rope and rope.dims else head_dim) // 2
     columns = max(16, _power_of_2(head_dim))
-    known = {"GROUP": 4, "D": head_dim, "DV": head_dim, "HALF": half}
+    known = {"GROUP": 4, "D": head_dim, "DV": head_dim, "PAIRS": half}
     known |= {"BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n, "BLOCK_D": columns, "BLOCK_DV": columns}
-    known |= {"BLOCK_T": 32, "BLOCK_HALF": _power_of_2(half), "BLOCK_REST": columns, "BLOCK": 1024}
+    known |= {"TILES": 1, "BLOCK_T": 32, "BLOCK_PAIRS": _power_of_2(half), "BLOCK_REST": columns, "BLOCK": 1024}
     constants = known | {"PRECISION": "ieee", "REVERSE": False}
     signature = {}
     for p in kernel.parameters:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -47,6 +48,12 @@ class Faces(Pieces):
         return any(p.type == "rows" for kernel in self.kernels for p in kernel.parts)
 
     @property
+    def streamed(self) -> bool:
+        """Whether an input's values are among them, or the LSE and delta alone."""
+        rows = (p for kernel in self.kernels for p in kernel.parts if p.type == "rows")
+        return any(p.given not in ("lse", "delta") for p in rows)
+
+    @property
     def level(self) -> str:
         """Text of whether descriptors can read values of queries by position: from multiples of 16 bytes on; or ""."""
         if not any(p.condition for p in self.dkv.parts):
@@ -85,6 +92,7 @@ class Faces(Pieces):
                 *self._sunk(),
                 *self._dropped(),
                 *self._constants(*(("GROUP", "D", "DV") if strided else ("GROUP", "DV")), *TILED),
+                self._axis("q"),
             ),
             step,
         )
@@ -93,7 +101,11 @@ class Faces(Pieces):
     def _by_heads(self) -> Kernel:
         """One head, a tile of keys after the other, each over the queries that see it."""
         names = ("k_tile", "v_tile", "q_desc", "acc_base", "m_base", "l_base", "DV")
-        texts = ["k_pos", *(line.text for line in self.by_key.score)]  # a mask asks which keys there are at all
+        texts = [
+            "k_pos",
+            "k_len",
+            *(line.text for line in self.by_key.score),
+        ]  # a mask asks which keys there are at all
         return Kernel(
             "forward",
             (
@@ -141,7 +153,8 @@ class Faces(Pieces):
                 *self._dropped(),
                 *(Parameter(f"{s.name}_ptr", "*fp32", s.name, written=True) for s in self.by_key.learned),
                 *self._angles(),
-                *self._constants("GROUP", "D", "DV", "HALF", *TILED, "BLOCK_HALF"),
+                *self._constants("GROUP", "D", "DV", "PAIRS", *TILED, "BLOCK_PAIRS"),
+                self._axis("k"),
             ),
             self._step("backward_dkv", self.by_key, names, self._backward_texts(self.by_key)),
         )
@@ -166,7 +179,8 @@ class Faces(Pieces):
                 *self._dropped(),
                 *(Parameter(f"{s.name}_ptr", "*fp32", s.name, written=True) for s in self.by_query.learned),
                 *self._angles(),
-                *self._constants("GROUP", "D", "HALF", *TILED, "BLOCK_HALF"),
+                *self._constants("GROUP", "D", "PAIRS", *TILED, "BLOCK_PAIRS"),
+                self._axis("q"),
             ),
             self._step("backward_dq", self.by_query, names, self._backward_texts(self.by_query)),
         )
@@ -184,7 +198,7 @@ class Faces(Pieces):
                 Parameter(f"{x}_turned_stride_{axis}", "i32", f"{x}_turned.stride({i})")
                 for i, axis in enumerate(axes[:-1])
             ]
-        constants = self._constants("HALF", "BLOCK_T", "BLOCK_HALF")
+        constants = self._constants("PAIRS", "BLOCK_T", "BLOCK_PAIRS")
         rest = self._constants("D", "BLOCK_REST") if self.spec.rope and self.spec.rope.dims else ()
         return Kernel(
             "rotate",
@@ -193,6 +207,7 @@ class Faces(Pieces):
                 *self._angles(),
                 *self._sizes(scale=False),
                 Parameter("Hkv", "i32", "k.shape[-2]"),
+                Parameter("tiles", "i32", f"_cdiv(max({', '.join(self.longest)}), block_t)"),
                 *constants,
                 *rest,
             ),
@@ -269,7 +284,7 @@ class Faces(Pieces):
     def bounds(self) -> Kernel | None:
         """The extremes, for each tile, of what masks read along queries and along keys."""
         notes = tuple(self._notes(written=True))
-        return Kernel("bounds", (*notes, *self._told())) if notes else None
+        return Kernel("bounds", (*notes, *self._told(Skips(self.spec, "q").noting_names))) if notes else None
 
     @cached_property
     def ranged(self) -> tuple[Skips, ...]:
@@ -281,13 +296,14 @@ class Faces(Pieces):
     def ranges(self) -> Kernel | None:
         """The parts of keys that each part of queries needs, and the other way round."""
         made = [Parameter(f"{x.ranges}_ptr", "*i32", x.ranges, written=True) for x in self.ranged]
-        return Kernel("ranges", (*made, *self._notes(), *self._told())) if made else None
+        told = self._told(Skips(self.spec, "q").telling_names)
+        return Kernel("ranges", (*made, *self._notes(), *told)) if made else None
 
-    def _told(self) -> Iterable[Parameter]:
-        """What the small kernels take that look at the masks alone."""
-        named = Skips(self.spec, "q").named
-        yield from self._sizes(scale=False)
-        yield from (p for p in self._given(Skips(self.spec, "q").reader) if p.name in named)
+    def _told(self, named: frozenset[str]) -> Iterable[Parameter]:
+        """What a small kernel takes that looks at the masks alone, and names these."""
+        skips = Skips(self.spec, "q")
+        yield from (p for p in self._sizes(scale=False) if p.name != "Hq" or skips.per_head)
+        yield from (p for p in self._given(skips.reader) if p.name in named)
         if "kv_h" in named:
             yield from self._constants("GROUP")
         yield from self._constants("BLOCK_M", "BLOCK_N")
@@ -324,10 +340,11 @@ class Faces(Pieces):
         """A step's parameters: its own names, where it stands, and what the terms' texts read."""
         by_query = view.own == "q"
         place = ("k_offset" if by_query else "q_offset") if self.spec.packed else "b"
-        where = (self.kv, "k_start", "k_len") if by_query else ("h", "q_start", "q_len", "k_len")
-        known = (*own, place, *where, "scale" if self.spec.scores else "units")
         inside = ("k_pos",) if by_query else ("row", "q_pos", "q_first")
         texts = [*texts, *(line.text for line in view.keep), *view.loads("step"), *view.loads("mask")]
+        placed = by_query or {"k_len", "q_pos", "q_first"} & set(re.findall(r"\w+", " ".join(texts)))
+        where = (self.kv, "k_start") if by_query else ("h", "q_start", "q_len")
+        known = (*own, place, *where, *(("k_len",) if placed else ()), "scale" if self.spec.scores else "units")
         blocks = ("BLOCK_N" if by_query else "BLOCK_M", "BLOCK_D", "BLOCK_DV", "PRECISION")
         if self.spec.dropout:
             texts += ["rescale", view.kept] if name != "forward" else [view.kept]

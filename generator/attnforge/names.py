@@ -73,6 +73,6 @@ def wrong_package(name: str) -> str | None:
         return f"expected lower-case letters, digits and underscores, got {name!r}"
     if len(name) > 60:
         return "a name may have 60 characters"
-    if keyword.iskeyword(name) or name in _MODULES:
+    if keyword.iskeyword(name) or name in _MODULES or name in ("true", "false", "null"):
         return f"{name!r} is taken: choose another name"
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ _LOCALS = {
     "k_pos": "torch.arange(k_len, device=device)",
 }
 _KEEP = Node("local", (), "keep", "bool")
+_ZERO = Node("num", (), 0.0)
 _ZEROS = Node("local", (), "torch.zeros_like(score)", "float")
 
 
@@ -84,22 +86,28 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
         node = Node("and", (_KEEP, mask.keep), None, "bool") if keep else mask.keep
         text = printers.torch(node, leaf)
         keep.append(Line(f"torch.as_tensor({text})" if printers.is_scalar(node) else text, _one_line(mask.label)))
-    score = [Line(printers.torch(_value(term.score), leaf), _one_line(term.label)) for term in spec.scores]
+    score = []
+    for term in spec.scores:
+        text = printers.torch(_value(_sheltered(term.score, inputs)), leaf)
+        score.append(Line(text, _one_line(term.label)))
     shapes = {i.name: _shape(i, spec.packed) for i in spec.inputs if i.axes}
     shapes |= {"sinks": "(Hq,)"} if spec.sink else {}
+    counts = {i.name: len(_given_axes(i, spec.packed)) for i in spec.inputs if i.axes}
+    broad = {i.name: _broad_axes(i, spec.packed) for i in spec.inputs if i.axes}
     if spec.rope:
         shapes["positions"] = "(Nk,)" if spec.packed else "(B, Tk)"
+        counts["positions"], broad["positions"] = (1, ()) if spec.packed else (2, (0, 1))
     return Oracle(
         keep=tuple(keep),
         score=tuple(score),
         prepare={i.name: text for i in spec.inputs if (text := _prepare(i, i.name in leaf.gathered))},
         slices={i.name: _slice(i) for i in spec.inputs if i.axes},
         far=any(isinstance(n.value, int) and n.value >= 64 for m in spec.masks for n in m.keep.walk()),
-        broad={i.name: axes for i in spec.inputs if i.axes and (axes := _broad_axes(i, spec.packed))},
+        broad={name: axes for name, axes in broad.items() if axes},
         guarded=guarded,
         sequence=leaf.sequence or (spec.packed and spec.dropout),
         shapes=shapes,
-        full_axes={i.name: text for i in spec.inputs if (text := _full_axes(i, spec.packed))},
+        full_axes={name: text for name, axes in broad.items() if (text := _full_axes(counts[name], axes))},
         samples={a.name: draws.sample(a, shapes.get(a.name, ""), spec) for a in arguments},
         optional=tuple(a.name for a in arguments if a.optional or a.default),
         token_axes=tuple(i.name for i in spec.inputs if "token" in i.kinds),
@@ -113,6 +121,27 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
 def _value(score: Node) -> Node:
     """A score term's value, one for each score even where the score does not stand in it."""
     return score if any(n == SCORE for n in score.walk()) else Node("+", (_ZEROS, score))
+
+
+def _sheltered(node: Node, inputs: dict[str, Input]) -> Node:
+    """The node, what it does not choose kept from gradients: 0 times an infinite derivative would be NaN."""
+    args = tuple(_sheltered(arg, inputs) for arg in node.args)
+    if node.op == "where" and not printers.is_scalar(args[0]):
+        condition, *others = args
+        wild = [not _tame(arg, inputs) for arg in node.args[1:]]
+        chosen = [_only(condition, x, i, inputs) if wild[i] else x for i, x in enumerate(others)]
+        args = (condition, *chosen)
+    return dataclasses.replace(node, args=args)
+
+
+def _only(condition: Node, node: Node, place: int, inputs: dict[str, Input]) -> Node:
+    """What gets gradients in a node, 0 where the condition chooses the other of two places."""
+    if node == SCORE or (node.op == "input" and inputs[str(node.value)].grad):
+        pair = (node, _ZERO) if place == 0 else (_ZERO, node)
+        return Node("where", (condition, *pair), None, "float")
+    if node.op == "input":
+        return node
+    return dataclasses.replace(node, args=tuple(_only(condition, arg, place, inputs) for arg in node.args))
 
 
 def _sizes(spec: Spec, shapes: dict[str, str]) -> dict[str, str]:
@@ -280,10 +309,9 @@ def _broad_axes(given: Input, packed: bool) -> tuple[int, ...]:
     return tuple(i for i, axis in enumerate(axes) if axis.kind not in rows and i + missing not in given.written)
 
 
-def _full_axes(given: Input, packed: bool) -> str:
-    """Axes that must have their size."""
-    broad = _broad_axes(given, packed)
-    full = [str(i) for i, _ in enumerate(_given_axes(given, packed)) if i not in broad]
+def _full_axes(count: int, broad: tuple[int, ...]) -> str:
+    """Those of so many axes that must have their size."""
+    full = [str(i) for i in range(count) if i not in broad]
     return f"({', '.join(full)},)" if full else ""
 
 

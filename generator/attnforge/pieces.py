@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from .inputs import Input
-from .leaves import Reader
+from .leaves import SIDES, Reader, Side
 from .parameters import Parameter
 from .spec import Spec
 
@@ -17,10 +17,10 @@ _CONSTANTS = {
     "DV": "v.shape[-1]",
     "GROUP": "q.shape[-2] // k.shape[-2]",
     "PRECISION": "_precision(q)",
-    "HALF": "cos.shape[1]",
+    "PAIRS": "cos.shape[1]",
     "BLOCK_D": "_padded(q)",
     "BLOCK_DV": "_padded(v)",
-    "BLOCK_HALF": "_power_of_2(cos.shape[1])",
+    "BLOCK_PAIRS": "_power_of_2(cos.shape[1])",
     "BLOCK_REST": "_power_of_2(max(q.shape[-1] - 2 * cos.shape[1], 1))",
 }
 
@@ -35,6 +35,19 @@ class Pieces:
     def scanned(self) -> tuple[Input, ...]:
         """The inputs that kernels read as cumulative sums."""
         return tuple(given for given in self.spec.inputs if given.scan)
+
+    @property
+    def longest(self) -> tuple[str, str]:
+        """Texts of how many queries and how many keys the longest sequence has."""
+        return ("max_seqlen_q", "max_seqlen_k") if self.spec.packed else ("q.shape[1]", "k.shape[1]")
+
+    def tiles(self, side: Side) -> str:
+        """Text of how many tiles the queries or the keys of the longest sequence make."""
+        return f"_cdiv({self.longest[SIDES.index(side)]}, {_BLOCKS[side].lower()})"
+
+    def _axis(self, side: Side) -> Parameter:
+        """The axis of a kernel's grid that holds the tiles which its programs own."""
+        return Parameter("TILES", "constexpr", f"_axis({self.tiles(side)})")
 
     def _operands(self, *names: str) -> Iterable[Parameter]:
         rows = {"k": "BLOCK_N", "v": "BLOCK_N"}
@@ -93,8 +106,9 @@ class Pieces:
                 yield Parameter(f"{name}_stride_column", "i32", f"{name}.stride(1)")
             yield Parameter("positions_ptr", "*i32", "positions")
             if not self.spec.packed:
-                yield Parameter("positions_stride_batch", "i32", "0 if positions is None else positions.stride(0)")
-            yield Parameter("positions_stride_token", "i32", "0 if positions is None else positions.stride(-1)")
+                yield Parameter("positions_stride_batch", "i32", "_stride(positions, 0)")
+            axis = 0 if self.spec.packed else 1
+            yield Parameter("positions_stride_token", "i32", f"_stride(positions, {axis})")
             yield Parameter("position_end", "i32", "cos.shape[0]")
 
     def _sunk(self) -> Iterable[Parameter]:
@@ -109,5 +123,5 @@ class Pieces:
             yield Parameter("rescale", "fp32", "1 / (1 - dropout_p)")
 
     def _constants(self, *names: str) -> Iterable[Parameter]:
-        needless = (() if self.spec.grouped else ("GROUP",)) + (() if self.spec.rope else ("HALF", "BLOCK_HALF"))
+        needless = (() if self.spec.grouped else ("GROUP",)) + (() if self.spec.rope else ("PAIRS", "BLOCK_PAIRS"))
         return [Parameter(n, "constexpr", _CONSTANTS.get(n, n.lower())) for n in names if n not in needless]

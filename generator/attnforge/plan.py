@@ -14,7 +14,7 @@ from .expression import Node
 from .faces import Faces
 from .inputs import Axis, Input
 from .layout import reduced, scan_view
-from .leaves import SIDES
+from .leaves import SIDES, Side
 from .parameters import Kernel
 from .parser import LARGEST
 from .skips import Skips
@@ -146,6 +146,18 @@ class Plan:
                 found.append(Reduction(given, mine, idle if len(idle) < len(mine) else (), reduced(given, self.spec)))
         return tuple(found)
 
+    @property
+    def spanned(self) -> bool:
+        """Whether a walk has several spans of tiles."""
+        return any(len(walk.ends) > 1 for walk in (self.keys, self.queries))
+
+    @property
+    def shared_range(self) -> bool:
+        """Whether all heads of a group walk along the same queries."""
+        if self.query_skips:
+            return self.query_skips.ranged and not self.query_skips.per_head
+        return len(self.queries.ends) == 1 and not {"h", "kv_h"} & set(self.queries.parameters)
+
     # -- the host ------------------------------------------------------------------------------------------------
 
     @property
@@ -197,15 +209,11 @@ class Plan:
     def grid(self) -> str:
         """Text of the forward pass's grid."""
         heads = f"{self.sequences} * q.shape[-2]"
-        return f"({heads},)" if self.spec.algorithm.whole_head else self._groups(heads, "m", "k, v")
+        return f"({heads},)" if self.spec.algorithm.whole_head else self._groups(heads, "q", "k, v")
 
-    def _groups(self, heads: str, own: str, walked: str) -> str:
+    def _groups(self, heads: str, own: Side, walked: str) -> str:
         """Text of a grid of heads and of tiles of one side, whose programs walk along tensors."""
-        return f"_in_groups({heads}, {self._tiles(own)}, {walked})"
-
-    def _tiles(self, own: str) -> str:
-        """Text of how many tiles queries (`m`) or keys (`n`) have."""
-        return f"_cdiv({self.longest['mn'.index(own)]}, block_{own})"
+        return f"_in_groups({heads}, {self.faces.tiles(own)}, {walked})"
 
     @property
     def buffers(self) -> tuple[str, ...]:
@@ -222,14 +230,14 @@ class Plan:
     @cached_property
     def passes(self) -> tuple[Pass, ...]:
         """The parts of the backward pass."""
-        by_columns = self._groups(f"{self.sequences} * k.shape[-2]", "n", "q, dout")
+        by_columns = self._groups(f"{self.sequences} * k.shape[-2]", "k", "q, dout")
         return (
             self._pass(self.faces.dq, self.by_query, {0: ("dq", "q")}, self.grid),
             self._pass(self.faces.dkv, self.by_key, {1: ("dk", "k"), 2: ("dv", "v")}, by_columns),
             *(
                 self._pass(
                     pair.kernel, pair.view, {},
-                    f"({pair.batches} * {pair.heads}, {self._tiles('m')}, {self._tiles('n')})",
+                    f"({pair.batches} * {pair.heads}, {self.faces.tiles('q')}, {self.faces.tiles('k')})",
                 )
                 for pair in self.faces.pairs
             ),
@@ -247,7 +255,7 @@ class Plan:
     @property
     def longest(self) -> tuple[str, str]:
         """Texts of how many queries and how many keys the longest sequence has."""
-        return ("max_seqlen_q", "max_seqlen_k") if self.spec.packed else ("q.shape[1]", "k.shape[1]")
+        return self.faces.longest
 
     def _pass(self, kernel: Kernel, view: View, made: dict[int, tuple[str, str]], grid: str) -> Pass:
         places = {s: 3 + i for i, r in enumerate(self.learned) for s in r.sums}
@@ -263,7 +271,7 @@ class Plan:
                 pair = next(p for p in self.faces.pairs if p.leaf == s.leaf)
                 lines.append(f"{s.name} = lse.new_empty({pair.batches}, {pair.heads}, q.shape[1], k.shape[1])")
             elif tie is None:
-                shape = f"{self.sequences}, q.shape[-2], {self._tiles('m')}{entries}"
+                shape = f"{self.sequences}, q.shape[-2], {self.faces.tiles('q')}{entries}"
                 partial.append((s.name, f"lse.new_zeros({shape}){only}"))
             else:
                 # a token that no query stands at keeps a gradient of 0, as does what lies between aligned sequences

@@ -13,7 +13,7 @@ from typing import Any
 
 import jinja2
 
-from . import __version__, flex, format, header, oracle, plan, resources
+from . import __version__, flex, format, header, oracle, plan, prune, resources
 from .spec import Spec
 
 _FILES = {
@@ -86,7 +86,8 @@ def export(spec: Spec, to: str) -> str:
 
 
 def _file(template: str, values: dict[str, Any]) -> str:
-    return header.stamp(_python(template, values))
+    text = _python(template, values)
+    return header.stamp(prune.unread(text) if template.startswith("kernels/") else text)
 
 
 def _python(template: str, values: dict[str, Any]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -87,18 +88,23 @@ class Skips:
         return "key_ranges" if self.own == "q" else "query_ranges"
 
     @cached_property
-    def named(self) -> frozenset[str]:
-        """What the small kernels' statements name, of both sides."""
-        texts: list[str] = []
-        for side in (self, Skips(self.spec, "k" if self.own == "q" else "q")):
-            texts += side.noting
-            texts += (*side.telling, *side.parameters) if side.ranged else ()
-        return frozenset(word for text in texts for word in re.findall(r"\w+", text))
+    def noting_names(self) -> frozenset[str]:
+        """What the kernel that notes extremes names, of both sides."""
+        return _words(text for side in self._sides for text in side.noting)
+
+    @cached_property
+    def telling_names(self) -> frozenset[str]:
+        """What the kernel that makes ranges of them names besides."""
+        return _words(text for side in self._sides if side.ranged for text in (*side.telling, *side.parameters))
+
+    @property
+    def _sides(self) -> tuple[Skips, Skips]:
+        return self, Skips(self.spec, "k" if self.own == "q" else "q")
 
     @property
     def per_head(self) -> bool:
         """Whether the notes of query heads differ."""
-        return bool({"h", "kv_h"} & self.named)
+        return bool({"h", "kv_h"} & (self.noting_names | self.telling_names))
 
     @property
     def place(self) -> str:
@@ -230,3 +236,7 @@ class Skips:
         if leaf.input.dtype == "int":
             return Ends(least, most)
         return Ends(*(Node("!=", (end, _ZERO), None, "bool") for end in (least, most)))
+
+
+def _words(texts: Iterable[str]) -> frozenset[str]:
+    return frozenset(word for text in texts for word in re.findall(r"\w+", text))

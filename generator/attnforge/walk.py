@@ -35,6 +35,11 @@ class Walk:
     shifted: bool  # whether the ends read `shift`, the position of row 0
 
     @property
+    def whole(self) -> bool:
+        """Whether there is no mask: all tiles are visited, all within the sequence are full."""
+        return self.ends == (Ends("0", self.count, ("0", self.count)),)
+
+    @property
     def count(self) -> str:
         """How many rows there are to visit."""
         return "k_len" if self.block == "BLOCK_N" else "q_len"

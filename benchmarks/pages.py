@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import jinja2
 from sets import HERE, SETS
 
 from attnforge import bench, markdown, plots, profile
 from attnforge.bench import OURS, Machine, Result
+from attnforge.profile import Profile
 
 RESULTS, DOCS = HERE / "results", HERE.parent / "docs"
 STEPS = ("history", "rope_outside")  # what the archaeology tells of
@@ -25,12 +27,26 @@ not pay is in [the notes](../benchmarks/NOTES.md), what each step of the algorit
 """
 
 
+T = TypeVar("T")
+
+
+class Damaged(Exception):
+    """A record that is missing, or that cannot be read."""
+
+
+def _read(path: Path, reader: Callable[[str], T]) -> T:
+    try:
+        return reader(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise Damaged(f"{path}: there is no such record") from None
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise Damaged(f"{path}: damaged, {type(error).__name__}: {error}") from error
+
+
 def recorded(*names: str) -> Iterator[tuple[str, Machine, list[Result]]]:
     """What is recorded under these names."""
     for name in names:
-        record = RESULTS / f"{name}.json"
-        if record.exists():
-            yield name, *bench.read(record.read_text(encoding="utf-8"))
+        yield name, *_read(RESULTS / f"{name}.json", bench.read)
 
 
 def picture(name: str) -> Path:
@@ -52,10 +68,10 @@ def write() -> None:
 # -- measurements --------------------------------------------------------------------------------------------------
 
 
-def measurements() -> str:
-    """What docs/measurements.md says."""
+def measurements(sets: Sequence[str] = MEASURED) -> str:
+    """What docs/measurements.md says of these sets."""
     parts = [INTRODUCTION]
-    for name, machine, results in recorded(*MEASURED):
+    for name, machine, results in recorded(*sets):
         title = SETS[name].title
         how = " Replays of a CUDA graph: what the GPU takes." if results[0].replayed else ""
         parts.append(f"\n## {title}\n\n{_where(machine)}.{how}\n")
@@ -105,9 +121,7 @@ def together(results: Sequence[Result]) -> list[Result]:
 
 def archaeology() -> str:
     """What docs/archaeology.md says."""
-    counted = RESULTS / "profiles.json"
-    kept = {name: (machine, results) for name, machine, results in recorded(*STEPS)}
-    (machine, steps), (_, turned) = (kept.get(name, (Machine("", "", ""), [])) for name in STEPS)
+    (_, machine, steps), (_, _, turned) = recorded(*STEPS)
     steps = together(steps)
     text = (HERE / "archaeology.md.jinja").read_text(encoding="utf-8")
     return jinja2.Template(text, trim_blocks=True, keep_trailing_newline=True).render(
@@ -115,7 +129,7 @@ def archaeology() -> str:
         steps=_times(steps, ("naive", "flash1", "flash2_strided_k", OURS)),
         late=_times(steps, ("causal_late", OURS), ratio=True),
         turned=_times(turned, ("without RoPE", OURS, "outside, compiled", "outside, eager")),
-        profiles=_profiles(counted.read_text(encoding="utf-8")) if counted.exists() else "",
+        profiles=_profiles(_read(RESULTS / "profiles.json", profile.read)[1]),
     )
 
 
@@ -130,8 +144,7 @@ def _times(results: Sequence[Result], names: Sequence[str], ratio: bool = False)
     return markdown.table(["T", *names, *(["ratio"] if ratio else [])], lines)
 
 
-def _profiles(text: str) -> str:
+def _profiles(profiles: Sequence[Profile]) -> str:
     """What Nsight Compute counted, a line for each kernel of each variant."""
-    _, profiles = profile.read(text)
     rows = [[one.variant, *profile.cells(launch)] for one in profiles for launch in one.launches]
     return markdown.table(["variant", *profile.COLUMNS], rows)

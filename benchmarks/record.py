@@ -17,6 +17,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import click
 import pages
 from pages import RESULTS
 from sets import PROFILED, PROFILED_CALL, SETS, SHORT, Set, small
@@ -100,26 +101,42 @@ def _keep(name: str, document: str) -> None:
 
 def main() -> None:
     """Measures, if asked to, and writes the pages."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sets", nargs="*", choices=[[], *SETS], metavar="SET", help=", ".join(SETS))
+    style = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=style, allow_abbrev=False)
+    parser.add_argument("sets", nargs="*", metavar="SET", help=", ".join(SETS))
     parser.add_argument("--page", action="store_true", help="write the pages alone")
     parser.add_argument("--ncu", metavar="FILE", default=shutil.which("ncu"), help="Nsight Compute's command line")
     parser.add_argument("--jobs", metavar="N", type=int, help="compile in N processes before anything is measured")
     asked = parser.parse_args()
-    wanted = [] if asked.page else asked.sets or list(SETS)
-    if asked.jobs:
-        compile_first(wanted, asked.jobs)
+    if unknown := [name for name in asked.sets if name not in SETS]:
+        parser.error(f"unknown set {unknown[0]!r}; there are {', '.join(SETS)}")
+    if asked.page and (asked.sets or asked.jobs is not None):
+        parser.error("--page measures nothing: leave sets and --jobs out")
+    if asked.jobs is not None and asked.jobs < 1:
+        parser.error(f"--jobs: expected at least 1, got {asked.jobs}")
+    try:
+        if not asked.page:
+            measure(asked.sets or list(SETS), asked.jobs, asked.ncu)
+        pages.write()
+    except (click.ClickException, pages.Damaged) as error:
+        parser.error(str(error))
+
+
+def measure(wanted: Sequence[str], jobs: int | None, ncu: str | None) -> None:
+    """Measures sets and keeps what was found; profiles those of which ncu tells."""
+    machine = Machine.here()
+    if jobs:
+        compile_first(wanted, jobs)
     for name in wanted:
         results = []
         for result in measured(SETS[name]):
             print(json.dumps([result.variant, result.sizes.k_len, *((r.name, r.forward_ms) for r in result.rows)]))
             results.append(result)
-        _keep(name, bench.document(Machine.here(), results))
+        _keep(name, bench.document(machine, results))
         if name == "rope":
-            _keep("rope_outside", bench.document(Machine.here(), outside()))
-        if name == "history" and asked.ncu:
-            _keep("profiles", profiled(counters.program(asked.ncu)))
-    pages.write()
+            _keep("rope_outside", bench.document(machine, outside()))
+        if name == "history" and ncu:
+            _keep("profiles", profiled(counters.program(ncu)))
 
 
 if __name__ == "__main__":

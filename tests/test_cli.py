@@ -145,6 +145,57 @@ def test_force_overwrites_hand_edits(folder: Path) -> None:
     assert path.read_text() == good
 
 
+def test_a_file_that_a_render_removes_is_told(folder: Path) -> None:
+    one = write("one")
+    run("render", one)
+    extra = folder / "generated" / "one" / "extra.py"
+    text = (folder / "generated" / "one" / "api.py").read_text()
+    extra.write_text(text)
+    assert "generated/one/extra.py: removed, no part of the package any more\n" in run("render", one).stdout
+    extra.write_text(text + "# mine\n")
+    refused = run("render", one, code=1).stderr
+    assert "generated/one/extra.py: edited by hand, and no part of the package: it would be removed\n" in refused
+    assert extra.exists()
+    assert "extra.py: removed" in run("render", one, "--force").stdout and not extra.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--html", "specs/one.yaml"], "--html would overwrite the spec"),
+        (["--png", "a.png", "--html", "a.png"], "--html would overwrite --png"),
+        (["--html", "a.svg", "--md", "a.md"], "--md's picture would overwrite --html"),
+        (["--md", "a.svg"], "--md's picture would overwrite --md"),
+        (["--md", "."], "is a directory"),
+        (["--html", "nowhere/a.html"], "there is no folder nowhere"),
+    ],
+)
+def test_explain_overwrites_nothing_of_the_users(options: list[str], message: str, folder: Path) -> None:
+    one = write("one")
+    before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    result = run("explain", one, *options, code=2)
+    assert message in result.stderr and result.stdout == ""
+    assert before == {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_a_diff_of_nothing_is_no_difference(folder: Path) -> None:
+    one, two = write("one"), write("two")
+    run("render", one, two)
+    Path(two).unlink()
+    assert run("render", one, "--diff").stdout == ""
+
+
+@pytest.mark.parametrize("arch", ["sm_91", "sm_75", "sm_999999", "gfx9zz", ""])
+def test_an_architecture_that_nobody_knows(arch: str) -> None:
+    result = run("inspect", "full", "--arch", arch, code=2)
+    assert f"unknown architecture {arch!r}; expected some of sm_80, " in result.stderr
+
+
+@pytest.mark.parametrize("command", ["tune", "profile"])
+def test_an_option_is_called_by_its_name(command: str) -> None:
+    assert "Invalid value for --length:" in run(command, "full", "--length", "0", code=2).stderr
+
+
 def test_an_output_folder_that_is_a_file(folder: Path) -> None:
     (folder / "generated").write_text("mine")
     result = run("render", write("one"), code=2)

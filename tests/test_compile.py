@@ -40,7 +40,7 @@ toy = importlib.util.module_from_spec(found)
 found.loader.exec_module(toy)
 signature = {"x_ptr": "*bf16", "y_ptr": "*fp32", "SIZE": "constexpr"}
 cases = [compile.Case(k.__name__, k, signature, {"SIZE": 64}, {"num_warps": 4}) for k in (toy.square, toy.broken)]
-print("good" if compile.report("toy", dict.fromkeys(targets, cases), targets) else "bad")
+print("good" if compile.report("toy", dict.fromkeys(targets, [[case] for case in cases]), targets) else "bad")
 """
 
 
@@ -53,14 +53,16 @@ def test_report_tells_of_every_kernel_and_architecture(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in done.stdout.splitlines() if "│" in line]
     by_case = {(row[0], row[1]): row[2:] for row in rows}
-    registers, spills, shared, programs, matrix = by_case["square", "sm_90"]
+    tile, registers, spills, shared, programs, matrix = by_case["square", "sm_90"]
+    assert tile == "4 warps"
     assert 16 <= int(registers) <= 255
     assert spills == "0"
     assert float(shared.removesuffix(" of 227")) >= 8, "a wgmma reads its 64 x 64 operand of bf16 from shared memory"
-    assert 1 <= int(programs) <= 16
+    count, scarce = programs.split(", ")
+    assert 1 <= int(count) <= 16 and scarce in ("registers", "threads", "shared memory")
     assert "wgmma" in matrix
-    assert "mfma" in by_case["square", "gfx942"][4]
-    assert by_case["broken", "sm_90"][0] == by_case["broken", "gfx942"][0] == "failed"
+    assert "mfma" in by_case["square", "gfx942"][5]
+    assert by_case["broken", "sm_90"][1] == by_case["broken", "gfx942"][1] == "failed"
     assert done.stdout.splitlines()[-1] == "bad"
     assert "broken on sm_90" in done.stderr
     assert "no_such_thing" in done.stderr
@@ -69,19 +71,19 @@ def test_report_tells_of_every_kernel_and_architecture(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("registers", "shared", "threads", "arch", "programs"),
     [
-        (255, 0, 128, "sm_90", 2),  # registers come in eights
-        (128, 0, 128, "sm_90", 4),
-        (32, 75 * 1024, 128, "sm_90", 3),  # each takes a KiB beside its own
-        (32, 76 * 1024, 128, "sm_90", 2),
-        (16, 0, 32, "sm_86", 16),
-        (16, 0, 1024, "sm_86", 1),
-        (255, 200 * 1024, 128, "sm_86", 0),
-        (128, 40 * 1024, 256, "gfx942", 1),
+        (255, 0, 128, "sm_90", (2, "registers")),  # they come in eights
+        (128, 0, 128, "sm_90a", (4, "registers")),
+        (32, 75 * 1024, 128, "sm_90", (3, "shared memory")),  # each takes a KiB beside its own
+        (32, 76 * 1024, 128, "sm_90", (2, "shared memory")),
+        (16, 0, 32, "sm_86", (16, "programs")),
+        (16, 0, 1024, "sm_86", (1, "threads")),
+        (255, 200 * 1024, 128, "sm_86", (0, "shared memory")),
+        (128, 40 * 1024, 256, "gfx942", (1, "shared memory")),
         (32, 0, 128, "gfx1100", None),
     ],
 )
 def test_programs_are_those_that_the_resources_have_room_for(
-    registers: int, shared: int, threads: int, arch: str, programs: int | None
+    registers: int, shared: int, threads: int, arch: str, programs: tuple[int, str] | None
 ) -> None:
     assert compile.Made(registers, 0, shared, threads, {}, ()).programs(arch) == programs
 
@@ -119,7 +121,7 @@ found = cases(resources.variants()["causal_mha"], 128, "bf16", "sm_90")
 case = next(case for case in found if case.name == "forward")
 short = case._replace(options={**case.options, "maxnreg": 128})
 for title, one in (("fed", case), ("starved", short)):
-    compile.report(title, {"sm_90": [one]}, {"sm_90": targets["sm_90"]})
+    compile.report(title, {"sm_90": [[one]]}, {"sm_90": targets["sm_90"]})
 """
 
 

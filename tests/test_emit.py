@@ -137,6 +137,16 @@ def test_packages_whose_spec_is_gone_are_told_but_stay(tmp_path: Path) -> None:
     assert "theirs/__init__.py" in contents(out), "specs of other folders are not judged"
 
 
+def test_a_folder_of_the_same_name_elsewhere_judges_no_spec(tmp_path: Path) -> None:
+    # such as the one that the shipped variants come from
+    ours, theirs = (tmp_path / name for name in ("ours", "theirs"))
+    ours.mkdir(), theirs.mkdir()
+    out = ours / "generated"
+    emit.write([package(ours)], out)
+    missing = {f"two/{name}": "missing" for name in ("__init__.py", "kernels.py")}
+    assert states(emit.survey([package(theirs, "two")], out)) == missing
+
+
 def test_diff_is_what_a_write_changes(tmp_path: Path) -> None:
     out = tmp_path / "out"
     emit.write([package(tmp_path, extra="y = 1\n")], out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pages
@@ -53,7 +54,7 @@ def test_a_peer_is_told_by_its_time_over_ours(tmp_path: Path, monkeypatch: pytes
     text = bench.document(Machine("a card", "2.11", "3.6"), [Result("causal", sizes, pairs, rows)])
     (tmp_path / "variants.json").write_text(text)
     monkeypatch.setattr(pages, "RESULTS", tmp_path)
-    page = pages.measurements()
+    page = pages.measurements(["variants"])
     assert "a card, torch 2.11, triton 3.6." in page and "fla" not in page
     assert "| 1024 x 1024 | 0.250 | 550 | 0.500 | 687 | 260.0 | 1.20 / 1.50 |" in page
 
@@ -80,3 +81,37 @@ def test_steps_stand_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         f"| flash1 | forward | 0.100 | 1.0 | 0.5 | 2.0 | 1.0 | 2.00 |  |  |  |  |  | {counters.words('barrier')} 50 % |"
     )
     assert counts in page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["variants"], "this needs a GPU that torch can use"),
+        (["nothing"], "unknown set 'nothing'; there are variants, "),
+        (["--page", "variants"], "--page measures nothing"),
+        (["--jobs", "0"], "--jobs: expected at least 1, got 0"),
+        (["--pag"], "unrecognized arguments: --pag"),
+    ],
+)
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_mistakes_are_told_before_anything_is_done(
+    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["record.py", *arguments])
+    with pytest.raises(SystemExit) as stopped:
+        record.main()
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", None])
+def test_a_damaged_record_is_told_by_its_name(
+    text: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if text is not None:
+        (tmp_path / "variants.json").write_text(text)
+    monkeypatch.setattr(pages, "RESULTS", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["record.py", "--page"])
+    with pytest.raises(SystemExit):
+        record.main()
+    assert f"{tmp_path / 'variants.json'}: {'there is no' if text is None else 'damaged'}" in capsys.readouterr().err

@@ -59,7 +59,8 @@ def test_rows_beside_a_spec_take_the_place_of_the_generators(tmp_path: Path) -> 
 def test_mistakes_of_rows_are_told_with_their_places(tmp_path: Path) -> None:
     path = written(
         tmp_path,
-        "sm_91: {}\nsm_90:\n  forwards: {}\n  forward: {300: [], 64: [[63, 64, 4, 2]], 128: []}\n  backward_dq: [4]\n",
+        "sm_91: {}\nsm_90:\n  forwards: {}\n  forward: {300: [], 64: [[63, 64, 4, 2]], 128: []}\n  backward_dq: [4]\n"
+        "single:\n  forward: {\u00b2: [], 64: [[32, 32, 4, true]]}\n",
     )
     with pytest.raises(SpecError) as caught:
         loaded(path)
@@ -70,6 +71,8 @@ def test_mistakes_of_rows_are_told_with_their_places(tmp_path: Path) -> None:
         (4, 27, "expected [queries, keys, warps, stages], the first three powers of 2"),
         (4, 49, "expected a list of tiles, such as [[128, 64, 4, 2]]"),
         (5, 16, "expected a mapping, got a list"),
+        (7, 13, "expected a head size from 1 to 256, got \u00b2"),
+        (7, 25, "expected [queries, keys, warps, stages], the first three powers of 2"),
     ]
 
 
@@ -92,7 +95,8 @@ def test_terms_that_load_a_lot_have_rows_of_their_own() -> None:
 
 @pytest.mark.parametrize(
     ("arch", "family"),
-    [("sm_90", "sm_90"), ("sm_100", "sm_90"), ("sm_103", "sm_90"), ("sm_80", "sm_80"), ("sm_86", "sm_80"),
+    [("sm_90", "sm_90"), ("sm_90a", "sm_90"),
+     ("sm_100", "sm_90"), ("sm_103", "sm_90"), ("sm_80", "sm_80"), ("sm_86", "sm_80"),
      ("sm_89", "sm_80"), ("sm_120", "sm_80"), ("gfx942", "sm_80")],
 )  # fmt: skip
 def test_each_architecture_has_a_table(arch: str, family: str) -> None:

@@ -82,8 +82,11 @@ class Machine:
         return Machine(torch.cuda.get_device_name(), torch.__version__, triton.__version__)
 
 
-def sizes(lengths: str, queries: int | None, tokens: int, head_dims: str, heads: str | None, dtype: str) -> list[Sizes]:
-    """The calls to measure, as the command line gives them."""
+def sizes(
+    lengths: str, queries: int | None, tokens: int, head_dims: str, heads: str | None, dtype: str, *,
+    option: str = "--lengths",
+) -> list[Sizes]:  # fmt: skip
+    """The calls to measure, as the command line gives them; `option` is what it calls the lengths."""
     found = []
     for dims in head_dims.split(","):
         head_dim, v_dim = _pair(dims, "--head-dim", 256)
@@ -91,7 +94,7 @@ def sizes(lengths: str, queries: int | None, tokens: int, head_dims: str, heads:
         if q_heads % kv_heads:
             raise click.BadParameter(f"{kv_heads} key heads do not divide {q_heads}", param_hint="--heads")
         for length in lengths.split(","):
-            k_len, _ = _pair(length, "--lengths", 2**28)
+            k_len, _ = _pair(length, option, 2**28)
             batch = max(tokens // k_len, 1)
             found.append(Sizes(batch, queries or k_len, k_len, q_heads, kv_heads, head_dim, v_dim, dtype))
     return found

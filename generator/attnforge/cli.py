@@ -12,7 +12,7 @@ import click
 
 from . import __version__, given
 
-_PATH = click.Path(path_type=Path)
+_FILE = given.Output()
 _DTYPE = click.option(
     "--dtype",
     default="bf16",
@@ -116,7 +116,7 @@ def check(specs: Sequence[str]) -> None:
 @click.option(
     "-o",
     "--out",
-    type=_PATH,
+    type=click.Path(path_type=Path, file_okay=False),
     default=Path("generated"),
     metavar="DIR",
     help="The folder of the packages.",
@@ -124,7 +124,7 @@ def check(specs: Sequence[str]) -> None:
 )
 @click.option("--check", "checks", is_flag=True, help="Write nothing; exit 1 if a file is not what a render gives.")
 @click.option("--diff", "diffs", is_flag=True, help="Write nothing; show what a render changes, exit 1 if it does.")
-@click.option("--force", is_flag=True, help="Overwrite files that were edited by hand.")
+@click.option("--force", is_flag=True, help="Overwrite, or remove, files that were edited by hand.")
 def render(specs: Sequence[str], out: Path, checks: bool, diffs: bool, force: bool) -> None:
     """Write the packages of the specs into a folder."""
     if checks and diffs:
@@ -138,15 +138,18 @@ def render(specs: Sequence[str], out: Path, checks: bool, diffs: bool, force: bo
             _echo(emit.diff(findings))
         else:
             _report(findings)
-        sys.exit(DIFFERENT if any(f.state != "current" for f in findings) else 0)
+        sys.exit(DIFFERENT if any(f.changes or (checks and f.abandoned) for f in findings) else 0)
     try:
         findings = emit.write(packages, out, force=force)
     except emit.Edited as error:
-        click.echo(f"{error}\nerror: nothing was written; --force overwrites these files", err=True)
+        click.echo(f"{error}\nerror: nothing was written; --force does it all the same", err=True)
         sys.exit(DIFFERENT)
     for package in packages:
         changed = sum(f.changes and f.path.parent.name == package.name for f in findings)
         click.echo(f"{out / package.name}: {f'{changed} files changed' if changed else 'up to date'}")
+    for f in findings:
+        if f.changes and f.state == "orphaned":
+            click.echo(f"{f.path}: removed, no part of the package any more")
     for folder in sorted({f.path.parent for f in findings if f.abandoned}):
         click.echo(f"{folder}: its spec is gone; delete the folder if the package is not wanted", err=True)
 
@@ -164,20 +167,19 @@ def test(specs: Sequence[str], cpu: bool) -> None:
 @main.command()
 @click.argument("spec")
 @click.option("--shape", metavar="Tq,Tk", help="Draw the mask for this many queries and keys.")
-@click.option("--png", metavar="FILE", type=_PATH, help="Write the picture there; needs matplotlib.")
-@click.option("--html", metavar="FILE", type=_PATH, help="Write a page to explore there.")
+@click.option("--png", metavar="FILE", type=_FILE, help="Write the picture there; needs matplotlib.")
+@click.option("--html", metavar="FILE", type=_FILE, help="Write a page to explore there.")
 @click.option(
-    "--md", metavar="FILE", type=_PATH, help="Write a page in Markdown there, and its picture as .svg beside it."
+    "--md", metavar="FILE", type=_FILE, help="Write a page in Markdown there, and its picture as .svg beside it."
 )
 def explain(spec: str, shape: str | None, png: Path | None, html: Path | None, md: Path | None) -> None:
     """Show the formula, its derivatives, the tile ranges and which tiles a mask skips."""
     from . import explain as explanation
     from . import sheet, summary
 
-    sizes = _sizes(shape) if shape else None
+    sizes = explanation.lengths(shape) if shape else None
     path, loaded = next(iter(given.load([spec]).items()))
-    if md and md.suffix == ".svg":
-        raise click.BadParameter(f"expected another ending than that of the picture, got {md}", param_hint="--md")
+    given.apart(path, {"--png": png, "--html": html, "--md": md, "--md's picture": md and md.with_suffix(".svg")})
     if sizes is None and (png or html or md):
         sizes = explanation.shape(loaded)
     _echo(summary.text(loaded))
@@ -218,7 +220,7 @@ def inspect(spec: str, archs: str, head_dim: int, dtype: str) -> None:
     (package,), (planned,) = given.packages(loaded), map(plan.build, loaded.values())
     with tempfile.TemporaryDirectory(prefix="attnforge-") as folder:
         cases = compile.cases(package, planned, Path(folder), head_dim, dtype)
-        found = {arch: cases.of(arch) for arch in targets}
+        found = {arch: cases.ladders(arch) for arch in targets}
         title = f"{package.name}, head size {head_dim}, {dtype}"
         if not compile.report(title, found, targets):
             sys.exit(DIFFERENT)
@@ -239,8 +241,8 @@ def inspect(spec: str, archs: str, head_dim: int, dtype: str) -> None:
 @_DTYPE
 @click.option("--forward", "forward", is_flag=True, help="Time forward alone, without gradients.")
 @click.option("--replay", is_flag=True, help="Time forward in a CUDA graph: what the GPU takes, without the host.")
-@click.option("--json", "json_", metavar="FILE", type=_PATH, help="Write the measures there.")
-@click.option("--plot", metavar="FILE", type=_PATH, help="Draw them there, as PNG; needs matplotlib.")
+@click.option("--json", "json_", metavar="FILE", type=_FILE, help="Write the measures there.")
+@click.option("--plot", metavar="FILE", type=_FILE, help="Draw them there, as PNG; needs matplotlib.")
 def bench(
     specs: Sequence[str], against: str | None, lengths: str, queries: int | None, tokens: int, head_dim: str,
     heads: str | None, dtype: str, forward: bool, replay: bool, json_: Path | None, plot: Path | None,
@@ -283,7 +285,7 @@ def bench(
 @_HEADS
 @_DTYPE
 @click.option("--forward", "forward", is_flag=True, help="Leave the backward pass out.")
-@click.option("--json", "json_", metavar="FILE", type=_PATH, help="Write the counts there.")
+@click.option("--json", "json_", metavar="FILE", type=_FILE, help="Write the counts there.")
 @click.option("--ncu", metavar="FILE", help="Nsight Compute's command line, if not on the PATH.")
 def profile(
     spec: str, head_dim: str, length: str, tokens: int, heads: str | None, dtype: str, forward: bool,
@@ -296,7 +298,7 @@ def profile(
     from . import counters
     from . import profile as profiling
 
-    sizes = timing.sizes(length, None, tokens, head_dim, heads, dtype)
+    sizes = timing.sizes(length, None, tokens, head_dim, heads, dtype, option="--length")
     loaded = given.load([spec])
     ((path, found),) = loaded.items()
     (package,) = given.packages(loaded)
@@ -334,7 +336,7 @@ def tune(specs: Sequence[str], head_dim: str, length: str, tokens: int, heads: s
     from . import bench as timing
     from . import tiles, tuning
 
-    sizes = timing.sizes(length, None, tokens, head_dim, heads, dtype)
+    sizes = timing.sizes(length, None, tokens, head_dim, heads, dtype, option="--length")
     loaded = given.load(specs)
     packages = given.packages(loaded)
     machine = timing.Machine.here()
@@ -379,16 +381,6 @@ def _report(findings: Sequence[Any]) -> None:
         if f.state != "current":
             why = "its spec is gone" if f.abandoned else "edited by hand" if f.state == "orphaned" and f.edited else ""
             click.echo(f"{f.state:8}  {f.path}{f'  ({why})' if why else ''}")
-
-
-def _sizes(shape: str) -> tuple[int, int]:
-    try:
-        q_len, k_len = (int(part) for part in shape.split(","))
-    except ValueError:
-        raise click.BadParameter(f"expected two lengths such as 256,512, got {shape!r}", param_hint="--shape") from None
-    if min(q_len, k_len) < 1 or max(q_len, k_len) > 1 << 20:
-        raise click.BadParameter(f"expected lengths from 1 to 2**20, got {shape}", param_hint="--shape")
-    return q_len, k_len
 
 
 def _echo(text: str) -> None:

@@ -43,6 +43,10 @@ _UNITS = {
     "sm_120": _Unit(65536, 1536, 24, 100, 99, 1),
     "gfx942": _Unit(131072, 2048, 16, 64, 64, 0),
 }
+ARCHITECTURES = (
+    "sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_100a", "sm_103", "sm_120", "sm_120a", "sm_121",
+    "gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1101", "gfx1200", "gfx1201",
+)  # fmt: skip
 _MATRIX = re.compile(r"^\s*(?:@\S+\s+)?(wgmma\.mma_async|mma\.sync|tcgen05\.mma|v_s?mfma|v_wmma)", re.MULTILINE)
 
 
@@ -56,6 +60,13 @@ class Case(NamedTuple):
     options: dict[str, Any]
     width: int = 0  # head size of the tensors that tiles are loaded of
 
+    @property
+    def tile(self) -> str:
+        """Queries and keys of its tile, where it has both, and what the compiler is told."""
+        sizes = [str(self.constants[name]) for name in ("BLOCK_M", "BLOCK_N") if name in self.constants]
+        told = [f"{value} {name.removeprefix('num_')}" for name, value in self.options.items()]
+        return ", ".join([" x ".join(sizes)] * (len(sizes) == 2) + told)
+
 
 @dataclass(frozen=True)
 class Made:
@@ -68,33 +79,46 @@ class Made:
     matrix: dict[str, int]
     warnings: tuple[str, ...]  # of the assembler
 
-    def programs(self, arch: str) -> int | None:
-        """How many programs a multiprocessor has room for at once; None where its resources are not known."""
-        unit = _UNITS.get(arch)
+    def programs(self, arch: str) -> tuple[int, str] | None:
+        """How many programs a multiprocessor has room for at once, and by what; None where that is not known."""
+        unit = _unit(arch)
         if unit is None:
             return None
         granules = -(-self.registers // 8) * 8 * self.threads
-        room = [unit.programs, unit.threads // self.threads, unit.registers // max(granules, 1)]
-        taken = self.shared + unit.reserved * 1024
-        return min(*room, unit.shared * 1024 // taken) if taken else min(room)
+        room = {"programs": unit.programs, "threads": unit.threads // self.threads}
+        room["registers"] = unit.registers // max(granules, 1)
+        room["shared memory"] = unit.shared * 1024 // max(self.shared + unit.reserved * 1024, 1)
+        scarce = min(room, key=lambda name: room[name])
+        return room[scarce], scarce
+
+    def fits(self, arch: str) -> bool:
+        """Whether one program finds the shared memory that it wants, as far as that is known."""
+        unit = _unit(arch)
+        return unit is None or self.shared <= unit.largest * 1024
+
+
+def _unit(arch: str) -> _Unit | None:
+    return _UNITS.get(arch.removesuffix("a"))
 
 
 def targets(names: Sequence[str]) -> dict[str, Any]:
     """Triton's targets by name: sm_90 and the like, or gfx942 and the like."""
     # not later: what triton imports while this is set cannot be compiled
     os.environ.pop("TRITON_INTERPRET", None)
-    from triton.backends.compiler import GPUTarget
+    try:
+        from triton.backends.compiler import GPUTarget
+    except ImportError:
+        raise click.UsageError("this needs triton: pip install triton") from None
 
     found: dict[str, Any] = {}
     for name in (n.strip() for n in names):
-        if match := re.fullmatch(r"sm_(\d+)a?", name):
-            found[name] = GPUTarget("cuda", int(match[1]), 32)
-        elif re.fullmatch(r"gfx(9[0-9a-f]{2})", name):
-            found[name] = GPUTarget("hip", name, 64)
-        elif re.fullmatch(r"gfx1[0-9a-f]{3}", name):
-            found[name] = GPUTarget("hip", name, 32)
+        if name not in ARCHITECTURES:
+            known = ", ".join(ARCHITECTURES)
+            raise click.BadParameter(f"unknown architecture {name!r}; expected some of {known}", param_hint="--arch")
+        if name.startswith("sm_"):
+            found[name] = GPUTarget("cuda", int(name.removeprefix("sm_").removesuffix("a")), 32)
         else:
-            raise click.BadParameter(f"unknown architecture {name!r}; expected sm_90, gfx942, ...", param_hint="--arch")
+            found[name] = GPUTarget("hip", name, 64 if name.startswith("gfx9") else 32)
     return found
 
 
@@ -108,8 +132,12 @@ class Cases(NamedTuple):
 
     def of(self, arch: str) -> list[Case]:
         """One launch of each kernel with the tiles that an architecture gets first."""
+        return [ladder[0] for ladder in self.ladders(arch)]
+
+    def ladders(self, arch: str) -> list[list[Case]]:
+        """Launches of each kernel with the tiles of an architecture, the best first; the last takes least room."""
         table = self.planned.tables.of(arch, self.dtype)
-        return [self.case(kernel, self.tiles(kernel, table)[0]) for kernel in self.planned.faces.kernels]
+        return [[self.case(x, tile) for tile in self.tiles(x, table)] for x in self.planned.faces.kernels]
 
     def tiles(self, kernel: Kernel, table: Table) -> tuple[Tile, ...]:
         """The tiles of a kernel; those without a row in the table have few of them, and they are small."""
@@ -164,36 +192,51 @@ def _power_of_2(size: int) -> int:
     return 1 << max(size - 1, 0).bit_length()
 
 
-def report(title: str, found: Mapping[str, Sequence[Case]], archs: Mapping[str, Any]) -> bool:
-    """Prints a table of every architecture's kernels; False if one did not compile."""
+_LEFT = ("kernel", "arch", "tile", "matrix instructions")
+_COLUMNS = (*_LEFT[:3], "registers", "spills", "shared KiB", "programs per SM, by", *_LEFT[3:])
+_LEGEND = "Tiles are those that a call gets. Spills: instructions to and from local memory; on AMD, registers."
+
+
+def report(title: str, found: Mapping[str, Sequence[Sequence[Case]]], archs: Mapping[str, Any]) -> bool:
+    """Prints a table of all kernels, each with the first of its tiles that fits; False if one did not compile."""
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=title)
-    for column in ("kernel", "arch", "registers", "spills", "shared KiB", "programs per SM", "matrix instructions"):
-        table.add_column(column, justify="left" if column in ("kernel", "arch", "matrix instructions") else "right")
+    table = Table(title=title, caption=_LEGEND)
+    for column in _COLUMNS:
+        table.add_column(column, justify="left" if column in _LEFT else "right")
     failures: list[str] = []
     warnings: list[str] = []
     for arch, target in archs.items():
-        for case in found[arch]:
+        for ladder in found[arch]:
             try:
-                made = measured(case, target)
+                case, made = _fitting(ladder, arch, target)
             except Exception as error:  # whatever the compiler raises; the other kernels are still of interest
-                table.add_row(case.name, arch, "failed")
-                failures.append(f"{case.name} on {arch}: {type(error).__name__}: {error}")
+                name = ladder[0].name
+                table.add_row(name, arch, "", "failed")
+                failures.append(f"{name} on {arch}: {type(error).__name__}: {error}")
                 continue
-            unit, programs = _UNITS.get(arch), made.programs(arch)
+            unit, programs = _unit(arch), made.programs(arch)
             shared = f"{made.shared / 1024:.1f}" + (f" of {unit.largest}" if unit else "")
             matrix = ", ".join(f"{count} {kind}" for kind, count in made.matrix.items())
-            room = "" if programs is None else str(programs)
-            table.add_row(case.name, arch, str(made.registers), str(made.spills), shared, room, matrix)
+            room = "" if programs is None else f"{programs[0]}, {programs[1]}"
+            table.add_row(case.name, arch, case.tile, str(made.registers), str(made.spills), shared, room, matrix)
             warnings += [f"{case.name} on {arch}: {warning}" for warning in made.warnings]
-    Console(width=None if sys.stdout.isatty() else 140).print(table)
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
     for warning in warnings:
         click.echo(warning)
     for failure in failures:
         click.echo(failure, err=True)
     return not failures
+
+
+def _fitting(ladder: Sequence[Case], arch: str, target: Any) -> tuple[Case, Made]:
+    """The first launch that finds the shared memory it wants, or the last one, and what became of it."""
+    for case in ladder:
+        made = measured(case, target)
+        if made.fits(arch):
+            break
+    return case, made
 
 
 def compiled(case: Case, target: Any) -> tuple[Any, str]:

@@ -4,8 +4,9 @@ A file that was edited by hand shows it: its header holds a hash of its text. A 
 own and counts as edited too.
 
 Orphaned are: a file with the header in a rendered package that is no longer part of it; and a whole package whose
-header names a spec of a folder that is being rendered (`specs/old.yaml` while `specs/new.yaml` is given), where that
-spec no longer exists. Files of the first kind are removed by a write; a package of the second kind is only told of.
+header names a spec of a folder that is being rendered and stands beside the output folder (`specs/old.yaml` while
+`specs/new.yaml` is rendered into `generated`), where that spec no longer exists. Files of the first kind are removed by
+a write; a package of the second kind is only told of.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ except ImportError:  # no such lock on this system: each file is still written a
 
 State = Literal["current", "stale", "edited", "missing", "orphaned"]
 _STAGED = ".attnforge-staged"
+_LOST = ", and no part of the package: it would be removed"
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,8 @@ class Edited(Exception):
     """Files that a write would overwrite were edited by hand."""
 
     def __init__(self, findings: Sequence[Finding]) -> None:
-        super().__init__("\n".join(f"{f.path}: edited by hand" for f in findings))
+        edited = (f"{f.path}: edited by hand{_LOST if f.state == 'orphaned' else ''}" for f in findings)
+        super().__init__("\n".join(edited))
         self.findings = findings
 
 
@@ -152,18 +155,17 @@ def _generated(folder: Path, *, abandoned: bool = False) -> Iterator[Finding]:
 
 def _abandoned(packages: Sequence[Package], out: Path) -> Iterator[Finding]:
     rendered = {p.name for p in packages}
-    folders: dict[PurePosixPath, set[Path]] = {}
-    for p in packages:
-        folders.setdefault(PurePosixPath(p.source).parent, set()).add(p.spec.resolve().parent)
+    homes = {p.spec.resolve().parent for p in packages}
     for folder in sorted(out.iterdir()) if out.is_dir() else ():
         text = None if folder.name in rendered else _read(folder / "__init__.py")
         found = header.read(text) if text is not None else None
         if found:
             source = PurePosixPath(found.source)
-            homes = folders.get(source.parent, set())
             if source.stem in resources.variants() and source.parent.name == resources.specs().name:
                 continue
-            if homes and not any((home / source.name).exists() for home in homes):
+            # a folder of that name elsewhere may have been the one
+            spec = out.resolve().parent / source
+            if spec.parent in homes and not spec.exists():
                 yield from _generated(folder, abandoned=True)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
+
 from . import picture, samples, svg, terminal, walk
 from .elements import Mask, Tiling, power
 from .notation import source
@@ -64,6 +66,17 @@ def tile_size(q_len: int, k_len: int) -> int:
     longest = max(q_len, k_len)
     fewest, most = (power(-(-longest // tiles)) for tiles in _TILES)
     return max(min(128, fewest), most)
+
+
+def lengths(text: str) -> tuple[int, int]:
+    """So many queries and keys as the command line gives."""
+    try:
+        q_len, k_len = (int(part) for part in text.split(","))
+    except ValueError:
+        raise click.BadParameter(f"expected two lengths such as 256,512, got {text!r}", param_hint="--shape") from None
+    if min(q_len, k_len) < 1 or max(q_len, k_len) > 1 << 20:
+        raise click.BadParameter(f"expected lengths from 1 to 2**20, got {text}", param_hint="--shape")
+    return q_len, k_len
 
 
 def shape(spec: Spec) -> tuple[int, int]:

@@ -1,16 +1,38 @@
-"""What the SPEC arguments of the command line stand for. Heavy modules are imported where they are needed."""
+"""What the SPEC arguments and the files of the command line stand for. Heavy modules are imported where needed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
     from .emit import Package
     from .spec import Spec
+
+
+class Output(click.Path):
+    """A file to write: told to be impossible before the work is done, not after."""
+
+    def __init__(self) -> None:
+        super().__init__(dir_okay=False, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path, in a folder that there is."""
+        path = Path(str(super().convert(value, param, ctx)))
+        if not path.parent.is_dir():
+            self.fail(f"there is no folder {path.parent}", param, ctx)
+        return path
+
+
+def apart(spec: Path, outputs: Mapping[str, Path | None]) -> None:
+    """Refuses outputs, by their options, that would overwrite the spec or each other."""
+    taken = {spec.resolve(): "the spec"}
+    for option, path in outputs.items():
+        if path and (other := taken.setdefault(path.resolve(), option)) != option:
+            raise click.UsageError(f"{option} would overwrite {other}, {path}")
 
 
 def find(argument: str) -> Path:

@@ -19,6 +19,9 @@ def run(packages: Sequence[emit.Package], *, cpu: bool) -> int:
     """Renders the packages and runs their suites; gives 0 if all passed, 1 if one failed, 3 if none could run."""
     if importlib.util.find_spec("pytest") is None:
         raise click.UsageError("`attnforge test` needs pytest: pip install attnforge[test]")
+    for library in ("torch", "triton"):
+        if importlib.util.find_spec(library) is None:
+            raise click.UsageError(f"this needs {library}: pip install {library}")
     env = os.environ | ({"TRITON_INTERPRET": "1"} if cpu else {})
     with tempfile.TemporaryDirectory(prefix="attnforge-") as folder:
         out = Path(folder) / "generated"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -61,7 +62,7 @@ class Tables(NamedTuple):
 
 def family(arch: str) -> str:
     """Whose table serves an architecture: generated code tells it by the same rule."""
-    major = arch.removeprefix("sm_")[:-1]
+    major = arch.removeprefix("sm_").removesuffix("a")[:-1]
     return "sm_90" if arch.startswith("sm_") and major in ("9", "10") else "sm_80"
 
 
@@ -116,7 +117,7 @@ def _mapping(value: Value | None, problems: Problems) -> list[Entry]:
 
 
 def _row(one: Entry, kernel: Entry, size: Entry, problems: Problems) -> Row | None:
-    if not size.key.isdigit() or not 1 <= int(size.key) <= 256:
+    if not re.fullmatch("[0-9]{1,3}", size.key) or not 1 <= int(size.key) <= 256:
         problems.add(size.at, f"expected a head size from 1 to 256, got {size.key}")
         return None
     tiles = [_tile(item, problems) for item in size.value.items()]
@@ -130,7 +131,7 @@ def _tile(value: Value, problems: Problems) -> Tile | None:
     """A tile whose queries, keys and warps are powers of 2."""
     numbers = [item.data for item in value.items()]
     fits = len(numbers) == len(_LIMITS) and all(
-        isinstance(n, int) and low <= n <= high and (i == 3 or n & (n - 1) == 0)
+        type(n) is int and low <= n <= high and (i == 3 or n & (n - 1) == 0)
         for i, (n, (low, high)) in enumerate(zip(numbers, _LIMITS, strict=False))
     )
     if not fits:

@@ -214,7 +214,7 @@ def refusal(made: Made, arch: str) -> str:
     """Why a compiled tile is out, if it is."""
     if any("serialized" in warning for warning in made.warnings):
         return "serializes its products"
-    if made.programs(arch) == 0:
+    if (room := made.programs(arch)) and not room[0]:
         return "does not fit"
     return ""
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
+from . import printers
 from .binding import View
 from .leaves import SIDES, Leaf, Side
 from .parameters import Kernel, Parameter
@@ -45,13 +45,16 @@ class Faces(Pieces):
     @property
     def described(self) -> bool:
         """Whether kernels read values of rows by descriptors."""
-        return any(p.type == "rows" for kernel in self.kernels for p in kernel.parts)
+        return bool(self._rows)
 
     @property
     def streamed(self) -> bool:
         """Whether an input's values are among them, or the LSE and delta alone."""
-        rows = (p for kernel in self.kernels for p in kernel.parts if p.type == "rows")
-        return any(p.given not in ("lse", "delta") for p in rows)
+        return any(p.given not in ("lse", "delta") for p in self._rows)
+
+    @property
+    def _rows(self) -> list[Parameter]:
+        return [p for kernel in self.kernels for p in kernel.parts if p.type == "rows"]
 
     @property
     def level(self) -> str:
@@ -101,11 +104,8 @@ class Faces(Pieces):
     def _by_heads(self) -> Kernel:
         """One head, a tile of keys after the other, each over the queries that see it."""
         names = ("k_tile", "v_tile", "q_desc", "acc_base", "m_base", "l_base", "DV")
-        texts = [
-            "k_pos",
-            "k_len",
-            *(line.text for line in self.by_key.score),
-        ]  # a mask asks which keys there are at all
+        # a mask asks which keys there are at all
+        texts = ["k_pos", "k_len", *(line.text for line in self.by_key.score)]
         return Kernel(
             "forward",
             (
@@ -299,7 +299,7 @@ class Faces(Pieces):
         told = self._told(Skips(self.spec, "q").telling_names)
         return Kernel("ranges", (*made, *self._notes(), *told)) if made else None
 
-    def _told(self, named: frozenset[str]) -> Iterable[Parameter]:
+    def _told(self, named: set[str]) -> Iterable[Parameter]:
         """What a small kernel takes that looks at the masks alone, and names these."""
         skips = Skips(self.spec, "q")
         yield from (p for p in self._sizes(scale=False) if p.name != "Hq" or skips.per_head)
@@ -342,7 +342,7 @@ class Faces(Pieces):
         place = ("k_offset" if by_query else "q_offset") if self.spec.packed else "b"
         inside = ("k_pos",) if by_query else ("row", "q_pos", "q_first")
         texts = [*texts, *(line.text for line in view.keep), *view.loads("step"), *view.loads("mask")]
-        placed = by_query or {"k_len", "q_pos", "q_first"} & set(re.findall(r"\w+", " ".join(texts)))
+        placed = by_query or {"k_len", "q_pos", "q_first"} & printers.words(texts)
         where = (self.kv, "k_start") if by_query else ("h", "q_start", "q_len")
         known = (*own, place, *where, *(("k_len",) if placed else ()), "scale" if self.spec.scores else "units")
         blocks = ("BLOCK_N" if by_query else "BLOCK_M", "BLOCK_D", "BLOCK_DV", "PRECISION")

@@ -6,7 +6,6 @@ value is loaded once per program, once per query head or in each step, as early 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -354,7 +353,7 @@ class Reader:
 
     def passed(self, texts: Iterable[str], known: Iterable[str], more: Iterable[str] = ()) -> tuple[str, ...]:
         """The names of the kernel's, and of `more`, that a step's texts read, apart from those it knows anyway."""
-        words = {word for text in texts for word in re.findall(r"\w+", text)} - set(known)
+        read = printers.words(texts) - set(known)
         sites: tuple[Site, ...] = ("program", "head", "tile")
         outer = [line.split(" = ")[0] for site in sites for line in self.loads(site)]
         candidates = [
@@ -371,7 +370,7 @@ class Reader:
             *self.arguments,
             *more,
         ]
-        return tuple(name for name in dict.fromkeys(candidates) if name in words)
+        return tuple(name for name in dict.fromkeys(candidates) if name in read)
 
 
 def seen_axes(given: Input, spec: Spec) -> tuple[Axis, ...]:

@@ -11,6 +11,7 @@ q_len, k_len, heads and options are Python numbers, every other leaf is a tensor
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -46,6 +47,11 @@ class Text(NamedTuple):
 def triton(node: Node, leaf: Leaf) -> str:
     """Triton text of an expression."""
     return _Triton(leaf).print(fold(node)).text
+
+
+def words(texts: Iterable[str]) -> set[str]:
+    """The names, and whatever else is a word, in texts."""
+    return {word for text in texts for word in re.findall(r"\w+", text)}
 
 
 def torch(node: Node, leaf: Leaf, *, atom: bool = False) -> str:

@@ -7,8 +7,6 @@ them the mask is worked out over intervals, for a thousand tiles at a time.
 from __future__ import annotations
 
 import dataclasses
-import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -88,14 +86,14 @@ class Skips:
         return "key_ranges" if self.own == "q" else "query_ranges"
 
     @cached_property
-    def noting_names(self) -> frozenset[str]:
+    def noting_names(self) -> set[str]:
         """What the kernel that notes extremes names, of both sides."""
-        return _words(text for side in self._sides for text in side.noting)
+        return printers.words(text for side in self._sides for text in side.noting)
 
     @cached_property
-    def telling_names(self) -> frozenset[str]:
+    def telling_names(self) -> set[str]:
         """What the kernel that makes ranges of them names besides."""
-        return _words(text for side in self._sides if side.ranged for text in (*side.telling, *side.parameters))
+        return printers.words(text for side in self._sides if side.ranged for text in (*side.telling, *side.parameters))
 
     @property
     def _sides(self) -> tuple[Skips, Skips]:
@@ -179,14 +177,14 @@ class Skips:
             *self.notes(other),
             "k_len" if self.own == "q" else "q_len k_len",
         ]
-        words = {word for text in texts for word in re.findall(r"\w+", text)}
+        named = printers.words(texts)
         made = {f"{leaf.name}_{end}" for leaf in (*self.noted(other), *self.blocks) for end in ("least", "most")}
         made |= {f"{other}_first", f"{other}_last"}
         own = [f"{leaf.name}_{end}" for leaf in self.noted(self.own) for end in ("least", "most")]
         loaded = [line.split(" = ")[0] for site in ("program", "head") for line in self.reader.loads(site)]
         candidates = [f"{self.own}_first", f"{self.own}_last", "q_len", "k_len", "b", "h", "kv_h", *own]
         candidates += [f"{other}_bounds_base", f"{other}_tiles", *loaded, *self.reader.arguments]
-        return tuple(name for name in dict.fromkeys(candidates) if name in words and name not in made)
+        return tuple(name for name in dict.fromkeys(candidates) if name in named and name not in made)
 
     @property
     def helpers(self) -> tuple[str, ...]:
@@ -213,7 +211,7 @@ class Skips:
             name, text = line.split(" = ", 1)
             if name in needed:
                 kept.append(line)
-                needed |= set(re.findall(r"\w+", text))
+                needed |= printers.words([text])
         return tuple(reversed(kept))
 
     def _text(self, node: Node) -> str:
@@ -236,7 +234,3 @@ class Skips:
         if leaf.input.dtype == "int":
             return Ends(least, most)
         return Ends(*(Node("!=", (end, _ZERO), None, "bool") for end in (least, most)))
-
-
-def _words(texts: Iterable[str]) -> frozenset[str]:
-    return frozenset(word for text in texts for word in re.findall(r"\w+", text))

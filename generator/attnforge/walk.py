@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 from dataclasses import dataclass
 
 from . import printers, ranges
@@ -82,18 +81,18 @@ def build(spec: Spec, along: Side, *, told: bool = False) -> Walk:
     if told and len(found) > 1:
         found = (Span(None, None, None, None, False),)
     ends = tuple(_ends(span, along, spec) for span in found)
-    words = {word for e in ends for text in (e.lo, e.hi, *(e.full or ())) for word in re.findall(r"\w+", text)}
-    if "shift" in words:
-        words |= {"q_len", "k_len"}
+    named = printers.words(text for e in ends for text in (e.lo, e.hi, *(e.full or ())))
+    if "shift" in named:
+        named |= {"q_len", "k_len"}
     tile = ("q_first", "q_last") if along == "k" else ("k_first", "k_last")
     leaves = Reader(spec, "q").leaves
     names = [o.keyword for o in spec.options] + [i.name for i in spec.inputs] + [leaf.name for leaf in leaves]
     candidates = dict.fromkeys([*tile, "q_len", "k_len", "b", "h", "kv_h", *names])
-    parameters = tuple(name for name in candidates if name in words)
+    parameters = tuple(name for name in candidates if name in named)
     full = told or any(e.full for e in ends)
     left = told or len(found) > 1 or any(span.lo is not None or span.full_lo is not None for span in found)
     function, block = ("key_tiles", "BLOCK_N") if along == "k" else ("query_tiles", "BLOCK_M")
-    return Walk(function, parameters, block, ends, full, left, "shift" in words)
+    return Walk(function, parameters, block, ends, full, left, "shift" in named)
 
 
 def _ends(span: Span, along: str, spec: Spec) -> Ends:

@@ -144,6 +144,18 @@ class Inputs(ABC):
             index = [INDEX[kind] for kind in given.kinds]
         return Text(given.name + (f"[{', '.join(index)}]" if index else "")), given
 
+    def per_head(self) -> tuple[Text, Declared] | None:
+        """A whole number of each head or key head; None where there are enough inputs."""
+        if len(self.inputs) >= MOST_INPUTS:
+            return None
+        axes = self.draw.pick((("head",), ("kv_head",), ("batch", "head"), ("kv_head", "batch")))
+        name = self._unused()
+        self.inputs[name] = Declared(name, axes, "int")
+        return Text(name), self.inputs[name]
+
+    def _unused(self) -> str:
+        return self.draw.pick([name for name in NAMES if name not in self.inputs])
+
     def _index(self, axis: str, given: Declared) -> str:
         draw = self.draw
         if axis == "token":
@@ -191,6 +203,6 @@ class Inputs(ABC):
         default = None
         if axes == ["head"] and dtype != "bool" and draw.chance(0.5):
             default = draw.pick(("h % 3", "(h + 1) // 2") if dtype == "int" else ("0.5 / (h + 1)", "1 - h / heads"))
-        name = draw.pick([name for name in NAMES if name not in self.inputs])
+        name = self._unused()
         self.inputs[name] = Declared(name, tuple(axes), dtype, grad, scan, default)
         return self.inputs[name]

@@ -80,7 +80,7 @@ class Conditions(Inputs):
         draw = self.draw
         if depth == 0 or draw.chance(0.3):
             ways = (self._monotone, self._monotone, self._periodic, self._compared, self._compared, self._read)
-            return draw.pick((*ways, self._float))()
+            return draw.pick((*ways, self._float, self._certain))()
         a, b = self.condition(depth - 1), self.condition(depth - 1)
         ways_on: list[Callable[[], Text]] = [
             lambda: binary(draw.pick(("and", "or", "or")), a, b),
@@ -93,8 +93,19 @@ class Conditions(Inputs):
 
     def degenerate(self) -> Text:
         """A condition that hides everything or shows everything, said plainly or not."""
-        texts = ("k < 0", "k >= 0", "q < q - 1", "q_len < 0", "1 < 2", "q - k < -5000", "k % 3 > 2", "k * k >= 0")
+        texts = ["k < 0", "k >= 0", "q < q - 1", "q_len < 0", "1 < 2", "q - k < -5000", "k % 3 > 2", "k * k >= 0"]
+        if found := self.read("int"):
+            texts += [f"{found[0].text} {op} {found[0].text}" for op in ("==", "!=", "<", ">=")]
         return Text(self.draw.pick(texts), COMPARE)
+
+    def _certain(self) -> Text:
+        """A condition, and beside it one that holds everywhere or nowhere: intervals cannot tell which."""
+        draw, found = self.draw, self.read("int")
+        x, plain = found[0] if found else Text(draw.pick("qk")), self._monotone()
+        always, never = (binary(op, x, x) for op in draw.pick((("==", "!="), ("<=", "<"), (">=", ">"))))
+        ways = (("or", always), ("and", always), ("and", always), ("or", never), ("or", never))
+        op, other = draw.pick(ways)
+        return binary(op, *draw.pick(((plain, other), (other, plain))))
 
     def _monotone(self) -> Text:
         draw, n = self.draw, self.constant().within(SUM + 1)
@@ -130,7 +141,7 @@ class Conditions(Inputs):
                 other = self._monotone()
                 return chosen(text, other, opposite(other))
             return opposite(text) if draw.chance(0.3) else text
-        found = self.read("int")
+        found = self.per_head() if draw.chance(0.3) else self.read("int")
         if found is None:
             return self._monotone()
         text, given = found

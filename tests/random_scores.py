@@ -145,12 +145,22 @@ class Scores(Conditions):
             (f"score if {c} else score * 0.5", size), (f"where({d}, score, {a.text})", size + 1),
             (f"score + {a.within(PRODUCT)} if {c} else -score", size + x.size),
             (f"log(exp(clamp(score, -20, 20)) + exp({a.text}))", size + x.size),
-            (f"{a.within(PRODUCT)} * score", size * x.size),
+            (f"{a.within(PRODUCT)} * score", size * x.size), *self._risky(a, size),
         ]  # fmt: skip
         if size <= 6:
             ways += [("score ** 2 / 8", size**2 / 8), ("score * abs(score) / 8", size**2 / 8),
                      ("max(score, 0) ** 2 / 4", size**2 / 4), ("score ** 3 / 32", size**3 / 32)]  # fmt: skip
         return self.draw.pick([way for way in ways if 1 <= way[1] <= 10] or [("6 * tanh(score / 6)", 6.0)])
+
+    def _risky(self, a: Text, size: float) -> list[tuple[str, float]]:
+        """Terms that divide by 0 in the branch that a choice does not take; what chooses stands far from a tie."""
+        sign, square = self.draw.pick(("1 - 2 * (k % 2)", "1 if k <= q else -1")), "1 + score * score"
+        return [
+            ("score / (q - k) if q > k else score", size), ("where(k % 3 == 0, score, score / (k % 3))", size),
+            (f"sqrt(max(({square}) * ({sign}), 0))", size), (f"log(max(({square}) * ({sign}), 0) + 1)", size),
+            (f"score / max(({square}) * ({sign}), 0) if ({sign}) > 0 else {a.text}", 2.0),
+            (f"score + where(({sign}) > 0, {a.within(PRODUCT)}, {a.within(PRODUCT)} / (q - q))", size + 1),
+        ]  # fmt: skip
 
     def _plain(self, depth: int) -> str:
         condition = self.condition(depth)

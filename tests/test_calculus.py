@@ -156,6 +156,13 @@ def test_agrees_with_finite_differences(name: str) -> None:
         (call("sigmoid", SCORE), 800.0, 0.0),
         (call("where", call(">", SCORE, num(0)), call("log", SCORE), num(0.0)), 0.0, 0.0),
         (call("where", call(">", SCORE, num(0)), call("sqrt", SCORE), num(0.0)), -1.0, 0.0),
+        # what divides by 0 stands behind the branch not taken
+        (call("log", call("max", SCORE, num(0.0))), -1.0, 0.0),
+        (call("sqrt", call("max", call("max", SCORE, num(0.0)), num(0.0))), -1.0, 0.0),
+        (call("/", num(1.0), call("min", SCORE, num(0.0))), 2.0, 0.0),
+        (call("**", call("max", SCORE, num(0.0)), num(-0.5)), -1.0, 0.0),
+        (call("log", call("neg", call("where", call(">", SCORE, num(0)), num(0.0), SCORE))), 1.0, 0.0),
+        (call("log", call("*", num(0.5), call("max", SCORE, num(0.0)))), -1.0, 0.0),
     ],
 )
 def test_kinks_and_ends(node: Node, at: float, expected: float) -> None:
@@ -231,8 +238,10 @@ def test_deep_nesting_stays_small() -> None:
     node = SCORE
     for i in range(40):
         node = call("max", call("*", node, num(0.9)), num(-float(i)))
-    temporaries, _ = share([node, derivative(node, SCORE)], "x")
-    assert len(temporaries) < 300
+    # a slope around the choices stands in each branch, once for each factor that ties leave
+    for slope, most in ((derivative(node, SCORE), 300), (derivative(call("log", node), SCORE), 800)):
+        temporaries, _ = share([node, slope], "x")
+        assert len(temporaries) < most
 
 
 LEAVES = st.sampled_from([SCORE, Y, CAP, Q, num(2), num(-0.5), num(1.5)])
@@ -262,9 +271,9 @@ def test_random_expressions(node: Node, score: float, y: float) -> None:
     for leaf in (SCORE, Y):
         slope = derivative(node, leaf)
         expected = autograd(node, str(leaf.value), env)
-        if not (bool(whole.isfinite().all()) and bool(expected.isfinite().all())):
+        if not bool(expected.isfinite().all()) or bool(whole.isnan().any()):
             continue
-        if expected.abs().max() > 1e8 or whole.abs().max() > 1e8:
+        if expected.abs().max() > 1e8 or whole.nan_to_num(0, 0, 0).abs().max() > 1e8:
             continue
         for found in (slope, simplify(slope)):
             torch.testing.assert_close(value(found, env).double().expand_as(expected), expected, rtol=1e-6, atol=1e-6)

@@ -5,7 +5,8 @@ keeps the order of operations that the author chose (and with it the rounding), 
 reuses subtrees of the value instead of rewriting them into other forms, and gives the same text on every machine.
 
 The conventions at kinks are those of torch's autograd: `min` and `max` split a tie half and half, `abs` has slope 0
-at 0, `floor` and `//` are flat, `where` chooses, comparisons have no derivative.
+at 0, `floor` and `//` are flat, `where` chooses, comparisons have no derivative. A choice passes nothing on through the
+branch not taken: of log(max(x, 0)) that is a slope of 0 for negative x, though the logarithm's own is infinite there.
 """
 
 from __future__ import annotations
@@ -99,6 +100,51 @@ def _scaled(node: Node) -> tuple[Fraction, Node]:
     return Fraction(1), node
 
 
+def _mergeable(factor: Fraction) -> bool:
+    return _MERGEABLE[0] <= abs(factor) <= _MERGEABLE[1]
+
+
+def _chosen(node: Node) -> tuple[Fraction, Node]:
+    """A slope as a literal factor times a choice; a factor that cannot be merged keeps the choice from sight."""
+    if node.op == "neg":
+        factor, choice = _chosen(node.args[0])
+        return -factor, choice
+    factor, rest = _scaled(node)
+    return (factor, rest) if rest.op == "where" and _mergeable(factor) else (Fraction(1), node)
+
+
+def _blocks(node: Node) -> bool:
+    """Whether a slope is a choice that may come to 0."""
+    seen: set[int] = set()
+    waiting = [node]
+    while waiting:
+        choice = _chosen(waiting.pop())[1]
+        if choice.op == "where" and id(choice) not in seen:
+            seen.add(id(choice))
+            if any(_is(branch, 0) for branch in choice.args[1:]):
+                return True
+            waiting += choice.args[1:]
+    return False
+
+
+def _spread(node: Node, build: Callable[[Node], Node]) -> Node:
+    """The choice among what `build` makes of each branch: of 0 it makes 0, whatever stands beside it."""
+    known: dict[tuple[int, Fraction], Node] = {}
+
+    def of(n: Node, outer: Fraction) -> Node:
+        key = id(n), outer
+        if key not in known:
+            factor, choice = _chosen(n)
+            if choice.op == "where" and _mergeable(factor * outer):
+                condition, *branches = choice.args
+                known[key] = _where(condition, *(of(branch, factor * outer) for branch in branches))
+            else:
+                known[key] = build(n if outer == 1 else _mul(_num(float(outer)), n))
+        return known[key]
+
+    return of(node, Fraction(1))
+
+
 def _mul(a: Node, b: Node) -> Node:
     if _is(a, 0) or _is(b, 0):
         return _ZERO
@@ -106,6 +152,9 @@ def _mul(a: Node, b: Node) -> Node:
         return b
     if _is(b, 1):
         return a
+    for slope, other in ((a, b), (b, a)):
+        if _literal(other) is None and _blocks(slope):
+            return _spread(slope, lambda branch, other=other: _mul(branch, other))  # type: ignore[misc]
     if a.op == "neg" or _is(a, -1):
         return _neg(_mul(a.args[0] if a.op == "neg" else _ONE, b))
     if b.op == "neg" or _is(b, -1):
@@ -117,8 +166,7 @@ def _mul(a: Node, b: Node) -> Node:
         if other.op == "/" and _is(other.args[0], 1) and _literal(other.args[1]) is None:
             return _div(factor, other.args[1])
     (ca, ra), (cb, rb) = _scaled(a), _scaled(b)
-    mergeable = all(_MERGEABLE[0] <= abs(c) <= _MERGEABLE[1] for c in (ca, cb))
-    if mergeable and (ra is _ONE or rb is _ONE or (ca != 1 and cb != 1)):
+    if _mergeable(ca) and _mergeable(cb) and (ra is _ONE or rb is _ONE or (ca != 1 and cb != 1)):
         return _times(ca * cb, ra if rb is _ONE else rb if ra is _ONE else Node("*", (ra, rb)))
     return Node("*", (a, b))
 
@@ -139,6 +187,8 @@ def _div(a: Node, b: Node) -> Node:
         return a
     if x is not None and y is not None and y != 0 and Fraction(x / y) == Fraction(x) / Fraction(y):
         return _num(x / y)
+    if y is None and _blocks(a):
+        return _spread(a, lambda branch: _div(branch, b))
     if a.op == "neg":
         return _neg(_div(a.args[0], b))
     return Node("/", (a, b))

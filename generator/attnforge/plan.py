@@ -153,10 +153,11 @@ class Plan:
 
     @property
     def shared_range(self) -> bool:
-        """Whether all heads of a group walk along the same queries."""
+        """Whether all heads of a group walk along the same queries, a matter of nothing that differs between them."""
         if self.query_skips:
             return self.query_skips.ranged and not self.query_skips.per_head
-        return len(self.queries.ends) == 1 and not {"h", "kv_h"} & set(self.queries.parameters)
+        by_head = {"h", *(line.split(" = ")[0] for line in self.by_key.loads("head"))}
+        return len(self.queries.ends) == 1 and not by_head & set(self.queries.parameters)
 
     # -- the host ------------------------------------------------------------------------------------------------
 

@@ -32,11 +32,12 @@ class Walk:
     full: bool  # whether some tile may be full
     left: bool  # whether mixed tiles may stand before the full ones
     shifted: bool  # whether the ends read `shift`, the position of row 0
+    told: bool  # whether kernels are told which tiles to visit, by what the call gives
 
     @property
     def whole(self) -> bool:
-        """Whether there is no mask: all tiles are visited, all within the sequence are full."""
-        return self.ends == (Ends("0", self.count, ("0", self.count)),)
+        """Whether all tiles are visited whatever the call gives, and all within the sequence are full."""
+        return not self.told and self.ends == (Ends("0", self.count, ("0", self.count)),)
 
     @property
     def count(self) -> str:
@@ -92,7 +93,7 @@ def build(spec: Spec, along: Side, *, told: bool = False) -> Walk:
     full = told or any(e.full for e in ends)
     left = told or len(found) > 1 or any(span.lo is not None or span.full_lo is not None for span in found)
     function, block = ("key_tiles", "BLOCK_N") if along == "k" else ("query_tiles", "BLOCK_M")
-    return Walk(function, parameters, block, ends, full, left, "shift" in named)
+    return Walk(function, parameters, block, ends, full, left, "shift" in named, told)
 
 
 def _ends(span: Span, along: str, spec: Spec) -> Ends:

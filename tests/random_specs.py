@@ -12,6 +12,7 @@ import importlib
 import json
 import re
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
@@ -108,6 +109,7 @@ def generate(seed: int) -> RandomSpec:
             _forget(scores, masks)
         if hidden:
             masks.append(_inline(scores.degenerate()))
+            _forget(scores, masks)
         if (
             hidden
             or attempt == 49
@@ -247,6 +249,22 @@ def _score(scores: Scores, sizes: Sizes, size: float) -> tuple[Term, float]:
 # -- packages ----------------------------------------------------------------------------------------------------
 
 
+def refused(given: RandomSpec) -> str:
+    """Why the language refuses a spec: now and then a factor comes to 0, and what it stands beside gets no gradient."""
+    from attnforge import errors, resources, spec
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"{given.name}.yaml"
+        path.write_text(given.yaml)
+        try:
+            spec.load(path, terms=resources.terms_for(path))
+        except errors.SpecError as error:
+            if "this expression is flat" in str(error):
+                return str(error)
+            raise
+    return ""
+
+
 def write(given: RandomSpec, folder: Path) -> None:
     """Renders a spec's package into a folder, beside its YAML."""
     from attnforge import render, resources, spec
@@ -280,7 +298,11 @@ def main() -> None:
 
 
 def _render(out: Path, seed: int) -> None:
-    write(generate(seed), out)
+    given = generate(seed)
+    if why := refused(given):
+        print(f"seed {seed}: {why}")
+    else:
+        write(given, out)
 
 
 if __name__ == "__main__":

@@ -215,22 +215,32 @@ class Faces(Pieces):
 
     @cached_property
     def scan(self) -> Kernel:
-        """Cumulative sums over the tokens of each sequence."""
+        """Cumulative sums over the tokens of each sequence, and where its documents begin and end."""
+        return self._along_tokens("scan", "sums", Parameter("sums_ptr", "*fp32", "sums", written=True))
+
+    @cached_property
+    def scan_back(self) -> Kernel:
+        """The gradient of what was summed up, from that of the sums."""
+        parts = Parameter("dsums_ptr", "*fp32", "dsums"), Parameter("dx_ptr", "*fp32", "dx", written=True)
+        rows = (Parameter("rows", "i32", "dx.shape[-1]"),) if self.spec.packed else ()
+        return self._along_tokens("scan_back", "dsums", *parts, *rows)
+
+    def _along_tokens(self, name: str, sums: str, *parts: Parameter) -> Kernel:
         outer = ("head", "token") if self.spec.packed else ("batch", "head", "token")
         lengths = (
-            (Parameter("cu_seqlens_ptr", "*i32", "cu_seqlens_k"), Parameter("total", "i32", "tokens"))
+            (Parameter("cu_seqlens_ptr", "*i32", "cu_seqlens_k"), Parameter("total", "i32", f"{sums}.shape[-1]"))
             if self.spec.packed
             else (Parameter("count", "i32", "x.shape[-1]"),)
         )
         return Kernel(
-            "scan",
+            name,
             (
                 Parameter("x_ptr", "*fp32", "x"),
                 *(Parameter(f"x_stride_{axis}", "i32", f"x.stride({i})") for i, axis in enumerate(outer)),
-                Parameter("sums_ptr", "*fp32", "sums", written=True),
+                *parts,
                 *lengths,
                 Parameter("heads", "i32", "x.shape[-2]"),
-                *((Parameter("REVERSE", "constexpr", "reverse"),) if self.spec.algorithm.backward else ()),
+                Parameter("RESET", "constexpr", "reset"),
                 Parameter("BLOCK", "constexpr", "block"),
             ),
         )
@@ -242,7 +252,7 @@ class Faces(Pieces):
         return tuple(self._pair(leaf) for leaf in leaves)
 
     def _pair(self, leaf: Leaf) -> Pair:
-        view, given = View(self.spec, "q", pair=leaf), leaf.input
+        view, given = View(self.by_query.spec, "q", pair=leaf), leaf.input
         places = {kind: i for i, kind in enumerate(given.kinds)}
         batch = f"{given.name}.shape[{places['batch']}]" if "batch" in places else "1"
         head = next((i for kind, i in places.items() if kind in ("head", "kv_head")), None)
@@ -276,6 +286,7 @@ class Faces(Pieces):
             + tuple(pair.kernel for pair in self.pairs)
             + ((self.rotate,) if self.spec.rope else ())
             + ((self.scan,) if self.scanned else ())
+            + ((self.scan_back,) if self.scanned and self.spec.algorithm.backward else ())
         )
 
     # -- kernels that look at masks alone, and what they leave to the others -----------------------------------------
@@ -333,8 +344,8 @@ class Faces(Pieces):
             yield Parameter("q_total", "i32", "q.shape[0]")
         if any(leaf.row_axis.kind != "query" and not leaf.input.scan for leaf in rows):
             yield Parameter("k_total", "i32", "k.shape[0]")
-        if sums := [leaf.input.name for leaf in rows if leaf.input.scan]:
-            yield Parameter("k_rows", "i32", f"{sums[0]}.shape[-1]")
+        if any(leaf.input.scan for leaf in rows):
+            yield Parameter("k_rows", "i32", f"{self.sums[0]}.shape[-1]")
 
     def _step(self, name: str, view: View, own: tuple[str, ...], texts: Iterable[str]) -> tuple[str, ...]:
         """A step's parameters: its own names, where it stands, and what the terms' texts read."""

@@ -50,6 +50,8 @@ class Input:
     description: str = ""
     minimum: float | None = None  # what the caller promises of its values; of a scalar it is checked
     maximum: float | None = None
+    source: str = ""  # the input that kernels read it from, as a part of what they take for that one
+    part: int = 0
 
     @property
     def kinds(self) -> tuple[Kind, ...]:

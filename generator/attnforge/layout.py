@@ -27,6 +27,9 @@ def reduced(given: Input, spec: Spec) -> str:
         text += f".unflatten({dims.index('head')}, (k.shape[-2], -1)).sum({dims.index('head') + 1})"
         dims[dims.index("head")] = "kv_head"
     gone = [i for i, axis in enumerate(dims) if axis not in wanted]
+    if given.scan:
+        # what is left of the axes is that of the sums, which have one value where the call gives one
+        return text + f".sum_to_size({given.name}_sums[..., 0, :].shape)"
     if gone:
         text += f".sum(({', '.join(map(str, gone))},))" if len(gone) == 1 else f".sum(({', '.join(map(str, gone))}))"
     left = [axis for axis in dims if axis in wanted]
@@ -36,17 +39,18 @@ def reduced(given: Input, spec: Spec) -> str:
 
 
 def scan_view(given: Input, spec: Spec) -> tuple[str, str]:
-    """Torch texts: an input with the axes that a scan takes, (batch, head, token), and what drops those it lacks.
+    """Torch texts: an input with the axes that a scan takes, (batch, head, token), and what leads back to its own.
 
     Packed sequences have no batch axis.
     """
     axes = [kind for kind in given.kinds if not (kind == "batch" and spec.packed)]
     order = [axis.kind for axis in seen_axes(given, spec)]
-    text, drop = given.name, ""
+    text, back = given.name, ""
     if order != axes:
         text += f".permute({', '.join(str(axes.index(a)) for a in order)})"
+        back = f".permute({', '.join(str(order.index(a)) for a in axes)})"
     if not {"head", "kv_head"} & set(axes):
-        text, drop = text + ".unsqueeze(-2)", ".squeeze(-2)"
+        text, back = text + ".unsqueeze(-2)", ".squeeze(-2)" + back
     if not spec.packed and "batch" not in axes:
-        text, drop = text + "[None]", "[0]" + drop
-    return text, drop
+        text, back = text + "[None]", "[0]" + back
+    return text, back

@@ -6,6 +6,7 @@ value is loaded once per program, once per query head or in each step, as early 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -183,11 +184,14 @@ class Reader:
                     lines[f"{leaf.name} = {self._value_of(leaf.input)}"] = None
                 continue
             base = "head" if self._heads and "head" in leaf.input.kinds else "program"
-            if site == base and self._steps(leaf.input):
-                streamed = self.streams(leaf.input)
-                lines[f"{leaf.input.name}_base = {(self._steps if streamed else self._place)(leaf.input)}"] = None
+            whole = self.whole(leaf.input)
+            if site == base and self._steps(whole):
+                lines[f"{whole.name}_base = {(self._steps if self.streams(whole) else self._place)(whole)}"] = None
             extent, inner = self.extent(leaf), "step" if leaf in self._scored else "mask"
             owned = "tile" if self.whole_head and extent else outer
+            if leaf.input.scan and site == owned:
+                place = f"tl.maximum({self.own}_first, 0).to(tl.int64) * {whole.name}_stride_token"
+                lines[f"{whole.name}_anchor = tl.load({self.base(whole)} + {place})"] = None
             if site == (owned if extent <= {self.own} else inner):
                 texts = {"row": self._row, "pair": self._pair, "entry": self._entry}[leaf.form](leaf)
                 lines |= dict.fromkeys(texts)
@@ -207,6 +211,7 @@ class Reader:
 
     def streams(self, given: Input) -> Side | None:
         """The side along which steps read an input's values of rows by a descriptor, if any does."""
+        given = self.whole(given)
         if self.whole_head or given.dtype == "bool" or not self.reachable(given):
             return None
         leaves = (leaf for leaf in self._scored if leaf.input == given and leaf.side not in (None, self.own))
@@ -215,20 +220,31 @@ class Reader:
 
     def reachable(self, given: Input) -> bool:
         """Whether descriptors can read rows: a packed sequence begins anywhere, but in vectors of the package's own."""
-        return given.scan is not None or not self.spec.packed
+        return self.whole(given).scan is not None or not self.spec.packed
+
+    def whole(self, given: Input) -> Input:
+        """The input that the kernel takes for one that may be a part of it."""
+        return next(i for i in self.spec.inputs if i.name == given.source) if given.source else given
 
     def points(self, given: Input) -> bool:
         """Whether the kernel reads an input, or lets the terms' other kernels read it, through a pointer."""
-        return any(leaf.input == given and not self._streamed(leaf) for leaf in self.leaves)
+        return any(self.whole(leaf.input) == given and not self._streamed(leaf) for leaf in self.leaves)
 
     def _streamed(self, leaf: Leaf) -> bool:
         return leaf in self._scored and leaf.side is not None and leaf.side == self.streams(leaf.input)
 
     def base(self, given: Input) -> str:
         """What points to an input's values for this batch entry and head."""
-        if not self._steps(given):
-            return f"{given.name}_ptr"
-        return f"{given.name}_ptr + {given.name}_base" if self.streams(given) else f"{given.name}_base"
+        whole = self.whole(given)
+        ptr = f"{whole.name}_ptr" if self.streams(whole) or not self._steps(whole) else f"{whole.name}_base"
+        return " + ".join([ptr, *self._ahead(given)])
+
+    def _ahead(self, given: Input) -> list[str]:
+        """What leads from a tensor's first value to an input's first one for this batch entry and head, if anything."""
+        whole = self.whole(given)
+        base = [f"{whole.name}_base"] if self.streams(whole) and self._steps(whole) else []
+        times = f"{given.part} * " if given.part > 1 else ""
+        return base + ([f"{times}{whole.name}_stride_part"] if given.part else [])
 
     def _place(self, given: Input) -> str:
         """Where an input's values for this batch entry and head begin."""
@@ -259,12 +275,25 @@ class Reader:
         given, kind = leaf.input, leaf.row_axis.kind
         first = "k_start" if leaf.side == "k" else "q_start" if kind == "query" else "q_first"
         count, block = "q_len" if kind == "query" else "k_len", "BLOCK_M" if leaf.side == "q" else "BLOCK_N"
-        rest = f"{first}, {given.name}_stride_{kind}, {count}, {block}"
-        if self._streamed(leaf):
-            base = f"{given.name}_base" if self._steps(given) else 0
-            return [f"{leaf.name} = load_rows({given.name}_desc, {base}, {rest})"]
-        truth = CASTS["bool"] if given.dtype == "bool" else ""
-        return [f"{leaf.name} = load_vector({self.base(given)}, {rest}){truth}"]
+        whole = self.whole(given)
+        rest = f"{first}, {whole.name}_stride_{kind}, {count}, {block}"
+        streamed = self._streamed(leaf)
+
+        def load(part: Input) -> str:
+            if streamed:
+                return f"load_rows({whole.name}_desc, {' + '.join(self._ahead(part)) or 0}, {rest})"
+            return f"load_vector({self.base(part)}, {rest}){self._seen_as(part)}"
+
+        if not given.scan:
+            return [f"{leaf.name} = {load(given)}"]
+        return [f"{leaf.name} = {load(given)} - {given.name}_anchor + {load(_rest(given))}"]
+
+    @staticmethod
+    def _seen_as(given: Input) -> str:
+        """What is done to an input's values of rows once they are loaded."""
+        if given.source and given.dtype == "int":
+            return ".to(tl.int32, bitcast=True)"  # it stands among floats
+        return CASTS["bool"] if given.dtype == "bool" else ""
 
     def _pair(self, leaf: Leaf) -> list[str]:
         given, sides = leaf.input, []
@@ -278,7 +307,8 @@ class Reader:
         return [f"{leaf.name} = load_pairs({self.base(given)}, {down}, {across}){CASTS[given.dtype]}"]
 
     def _entry(self, leaf: Leaf) -> list[str]:
-        given, lines, text = leaf.input, [], self.base(leaf.input)
+        given, lines = leaf.input, []
+        text = base = self.base(given)
         strides = {axis_name: axis for axis_name, axis in self.strides(given).items() if axis.kind not in HEAD_AXES}
         counts = []
         for (stride, axis), index in zip(strides.items(), self._indices(leaf), strict=True):
@@ -289,7 +319,10 @@ class Reader:
             text += f" + {place}.to(tl.int64) * {stride}"
         # an empty sequence has no entry to move to
         there = f", mask={counts[0]} > 0, other=0" if counts else ""
-        return [*lines, f"{leaf.name} = tl.load({text}{there}){CASTS[given.dtype]}"]
+        value = f"tl.load({text}{there}){self._seen_as(given) or CASTS[given.dtype]}"
+        if given.scan:
+            value += f" - {given.name}_anchor + tl.load({text.replace(base, self.base(_rest(given)), 1)}{there})"
+        return [*lines, f"{leaf.name} = {value}"]
 
     def _indices(self, leaf: Leaf) -> Iterator[str]:
         """The indices of an input's axes other than batch and heads, not yet clamped."""
@@ -323,6 +356,18 @@ class Reader:
             text = f"({text}) * {size} + {place}" if " " in text else f"{text} * {size} + {place}"
         return text
 
+    @property
+    def narrowed(self) -> tuple[str, ...]:
+        """The statements that keep a range of tiles to the documents of the program's own tile."""
+        shift, block = ("0", "BLOCK_N") if self.own == "q" else ("k_len - q_len", "BLOCK_M")
+        lines = []
+        for given in self.spec.inputs:
+            if given.scan:
+                rest = f"{self.own}_first, {self.own}_last, {shift}, first, full_first, full_last, last, {block}"
+                call = f"in_documents({self.base(given)}, {given.name}_stride_part, {given.name}_stride_token, {rest})"
+                lines.append(f"first, full_first, full_last, last = {call}")
+        return tuple(lines)
+
     # -- parameters ----------------------------------------------------------------------------------------------
 
     @cached_property
@@ -330,8 +375,11 @@ class Reader:
         """What the kernel takes for its terms: options, scalars, pointers and strides, by name."""
         names = [o.keyword for o in self.spec.options]
         for given in self.spec.inputs:
+            if given.source:
+                continue
             ways = (f"{given.name}_desc", f"{given.name}_ptr")
             names += [*ways, *self.strides(given)] if given.axes else [given.name]
+            names += [f"{given.name}_stride_part"] if given.scan else []
         return (*names, *(("seed", "drop_below", "rescale") if self.spec.dropout else ()))
 
     @property
@@ -342,6 +390,7 @@ class Reader:
 
     def strides(self, given: Input) -> dict[str, Axis]:
         """The names of an input's strides, and their axes."""
+        given = self.whole(given)
         axes = seen_axes(given, self.spec)
         kinds = [axis.kind for axis in axes]
         found = {}
@@ -371,6 +420,11 @@ class Reader:
             *more,
         ]
         return tuple(name for name in dict.fromkeys(candidates) if name in read)
+
+
+def _rest(given: Input) -> Input:
+    """What rounding left of a running sum."""
+    return dataclasses.replace(given, source=given.name, part=1, scan=None)
 
 
 def seen_axes(given: Input, spec: Spec) -> tuple[Axis, ...]:

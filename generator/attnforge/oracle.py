@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from . import draws, printers
+from . import draws, printers, running_sums
 from .expression import SCORE, Node
 from .indices import IMPLICIT
 from .inputs import ROW_AXES, Axis, Input
@@ -78,17 +78,20 @@ class Oracle:
 
 def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
     """Prints the terms of a spec for its reference; `arguments` are the plan's."""
-    inputs = {i.name: i for i in spec.inputs}
-    guarded = bool(spec.masks) and not all(_tame(term.score, inputs) for term in spec.scores)
+    cut = running_sums.by_documents(spec)
+    inputs = {i.name: i for i in cut.inputs}
+    guarded = bool(cut.masks) and not all(_tame(term.score, inputs) for term in spec.scores)
     leaf = _Leaf(spec, inputs, guarded)
     keep: list[Line] = []
-    for mask in spec.masks:
+    for mask in cut.masks:
         node = Node("and", (_KEEP, mask.keep), None, "bool") if keep else mask.keep
         text = printers.torch(node, leaf)
         keep.append(Line(f"torch.as_tensor({text})" if printers.is_scalar(node) else text, _one_line(mask.label)))
     score = []
     for term in spec.scores:
         text = printers.torch(_value(_sheltered(term.score, inputs)), leaf)
+        if any(n.op == "input" and inputs[str(n.value)].scan for n in term.score.walk()):
+            text = f"({text}).to(dtype)"
         score.append(Line(text, _one_line(term.label)))
     shapes = {i.name: _shape(i, spec.packed) for i in spec.inputs if i.axes}
     shapes |= {"sinks": "(Hq,)"} if spec.sink else {}
@@ -100,7 +103,7 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
     return Oracle(
         keep=tuple(keep),
         score=tuple(score),
-        prepare={i.name: text for i in spec.inputs if (text := _prepare(i, i.name in leaf.gathered))},
+        prepare={i.name: text for i in cut.inputs[::-1] if (text := _prepare(i, i.name in leaf.gathered))},
         slices={i.name: _slice(i) for i in spec.inputs if i.axes},
         far=any(isinstance(n.value, int) and n.value >= 64 for m in spec.masks for n in m.keep.walk()),
         broad={name: axes for name, axes in broad.items() if axes},
@@ -263,10 +266,12 @@ def _prepare(given: Input, gathered: bool) -> str:
     if not given.axes:
         dtype = "dtype" if given.dtype == "float" else f"torch.{given.dtype}"
         return f"torch.as_tensor({text}, dtype={dtype}, device=device)"
-    if given.dtype == "float":
+    if given.source:
+        text = f"({given.source} == -math.inf).cumsum({given.kinds.index('token')})"
+    elif given.scan:
+        text = f"_sums({text}, {given.kinds.index('token')})"
+    elif given.dtype == "float":
         text += ".to(dtype)"
-    if given.scan:
-        text += f".cumsum({given.kinds.index('token')})"
     # an index does not broadcast an axis of size 1
     if gathered and any(kind in IMPLICIT for kind in given.kinds):
         counts = {"batch": "batch", "head": "heads", "kv_head": "kv_heads", "query": "q_len", "key": "k_len"}

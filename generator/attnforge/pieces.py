@@ -37,6 +37,11 @@ class Pieces:
         return tuple(given for given in self.spec.inputs if given.scan)
 
     @property
+    def sums(self) -> tuple[str, ...]:
+        """What the host calls these sums."""
+        return tuple(f"{given.name}_sums" for given in self.scanned)
+
+    @property
     def longest(self) -> tuple[str, str]:
         """Texts of how many queries and how many keys the longest sequence has."""
         return ("max_seqlen_q", "max_seqlen_k") if self.spec.packed else ("q.shape[1]", "k.shape[1]")
@@ -89,13 +94,17 @@ class Pieces:
                 text = f"int({given.name})" if truth else given.name
                 yield Parameter(given.name, "i32" if truth else kind, text, own=True)
                 continue
+            text = f"{given.name}_sums" if given.scan else given.name
             if side := view.streams(given):
                 level = "level" if side == "q" and given.rows == ("token",) else ""
-                yield Parameter(f"{given.name}_desc", "rows", given.name, (_BLOCKS[side],), kind, level)
+                yield Parameter(f"{given.name}_desc", "rows", text, (_BLOCKS[side],), kind, level)
             if not side or view.points(given):
-                yield Parameter(f"{given.name}_ptr", "*" + kind, given.name)
-            for i, name in enumerate(view.strides(given)):
-                yield Parameter(name, "i32", f"_stride({given.name}, {i})")
+                yield Parameter(f"{given.name}_ptr", "*" + kind, text)
+            for i, (name, axis) in enumerate(view.strides(given).items()):
+                place = {"batch": 0, "token": -1}.get(axis.kind, -3) if given.scan else i
+                yield Parameter(name, "i32", f"_stride({text}, {place})")
+            if given.scan:
+                yield Parameter(f"{given.name}_stride_part", "i32", f"{text}.stride(-2)")
 
     def _angles(self) -> Iterable[Parameter]:
         """What tells the angles of positions."""

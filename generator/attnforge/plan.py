@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from . import printers, tiles, walk
+from . import printers, running_sums, tiles, walk
 from .binding import Sum, View
 from .expression import Node
 from .faces import Faces
@@ -157,7 +157,8 @@ class Plan:
         if self.query_skips:
             return self.query_skips.ranged and not self.query_skips.per_head
         by_head = {"h", *(line.split(" = ")[0] for line in self.by_key.loads("head"))}
-        return len(self.queries.ends) == 1 and not by_head & set(self.queries.parameters)
+        read = {*self.queries.parameters, *printers.words(self.by_key.narrowed)}
+        return len(self.queries.ends) == 1 and not by_head & read
 
     # -- the host ------------------------------------------------------------------------------------------------
 
@@ -174,10 +175,15 @@ class Plan:
         return (*cuts, *(a.name for a in self.arguments if a.kind == "scalar"), "scale")
 
     @property
+    def prepared(self) -> tuple[str, ...]:
+        """What the forward pass works out of its arguments before it attends, beside turned queries and keys."""
+        return (*self.faces.sums, *(x.ranges for x in self.faces.ranged))
+
+    @property
     def kept(self) -> tuple[str, ...]:
         """What the forward pass leaves to the backward pass beside out and LSE."""
         turned = ("q_turned", "k_turned") if self.spec.rope else ()
-        return (*turned, *(x.ranges for x in self.faces.ranged)) if self.spec.algorithm.backward else ()
+        return (*turned, *self.prepared) if self.spec.algorithm.backward else ()
 
     @property
     def seen(self) -> tuple[str, ...]:
@@ -201,6 +207,11 @@ class Plan:
         names = [a.name for a in self.arguments]
         first = 7 if self.spec.packed else 3
         return (0, 1, 2, *(first + names.index(name) for name in self.learned_names))
+
+    def reset(self, given: Input) -> str:
+        """Text of the largest value of a running sum's input that begins a document."""
+        value = running_sums.largest_reset(self.spec, given)
+        return repr(value) if math.isfinite(value) else 'float("-inf")'
 
     def scan_texts(self, given: Input) -> tuple[str, str]:
         """How the host hands an input to the scan, and what it drops of the result."""
@@ -279,7 +290,7 @@ class Plan:
                 gaps = (tie == "q" and s.leaf.row_axis.kind == "token") or (self.spec.packed and s.leaf.input.scan)
                 kind = "zeros" if form == "entry" or gaps else "empty"
                 rows = "q" if s.leaf.row_axis.kind == "query" else "k"
-                count = f"{s.leaf.input.name}.shape[-1]" if s.leaf.input.scan else self._count(rows)
+                count = f"{s.leaf.input.name}_sums.shape[-1]" if s.leaf.input.scan else self._count(rows)
                 heads = "q.shape[1]" if self.spec.packed else "q.shape[0], q.shape[2]"
                 lines.append(f"{s.name} = lse.new_{kind}({heads}, {count}{entries}){only}")
         lines += [f"{name} = None" for name, _ in partial]
@@ -290,7 +301,8 @@ class Plan:
 
 def build(spec: Spec) -> Plan:
     """Works out all that the templates print."""
-    by_query, by_key = View(spec, "q"), View(spec, "k", spec.algorithm.whole_head)
+    by_query = View(running_sums.in_kernels(spec, "q"), "q")
+    by_key = View(running_sums.in_kernels(spec, "k"), "k", spec.algorithm.whole_head)
     faces = Faces(spec, by_query, by_key)
     views = (by_query, by_key, *(pair.view for pair in faces.pairs))
     key_skips, query_skips = (found if (found := Skips(spec, side)).any else None for side in SIDES)

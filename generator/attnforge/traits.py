@@ -97,7 +97,7 @@ def _score(score: Node, spec: Spec) -> Feature | None:
     ):
         return "alibi", name
     at_q, at_k = (Node("input", (place,), name) for place in (_Q, _K))
-    if given.scan and score == Node("-", (Node("+", (_SCORE, at_q)), at_k)):
+    if given.scan and score == Node("+", (_SCORE, Node("-", (at_q, at_k)))):
         return "decay", name
     return None
 

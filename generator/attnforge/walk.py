@@ -32,12 +32,12 @@ class Walk:
     full: bool  # whether some tile may be full
     left: bool  # whether mixed tiles may stand before the full ones
     shifted: bool  # whether the ends read `shift`, the position of row 0
-    told: bool  # whether kernels are told which tiles to visit, by what the call gives
+    narrowed: bool  # whether tensors of the call tell kernels which tiles to visit
 
     @property
     def whole(self) -> bool:
         """Whether all tiles are visited whatever the call gives, and all within the sequence are full."""
-        return not self.told and self.ends == (Ends("0", self.count, ("0", self.count)),)
+        return not self.narrowed and self.ends == (Ends("0", self.count, ("0", self.count)),)
 
     @property
     def count(self) -> str:
@@ -91,9 +91,10 @@ def build(spec: Spec, along: Side, *, told: bool = False) -> Walk:
     candidates = dict.fromkeys([*tile, "q_len", "k_len", "b", "h", "kv_h", *names])
     parameters = tuple(name for name in candidates if name in named)
     full = told or any(e.full for e in ends)
-    left = told or len(found) > 1 or any(span.lo is not None or span.full_lo is not None for span in found)
+    narrowed = told or any(given.scan for given in spec.inputs)
+    left = narrowed or len(found) > 1 or any(span.lo is not None or span.full_lo is not None for span in found)
     function, block = ("key_tiles", "BLOCK_N") if along == "k" else ("query_tiles", "BLOCK_M")
-    return Walk(function, parameters, block, ends, full, left, "shift" in named, told)
+    return Walk(function, parameters, block, ends, full, left, "shift" in named, narrowed)
 
 
 def _ends(span: Span, along: str, spec: Spec) -> Ends:

@@ -14,6 +14,7 @@ from typing import Any
 from .expression import Node
 from .ranges import Span
 from .samples import Note, Told
+from .wholes import floated
 
 EMPTY, MIXED, FULL, UNKNOWN = range(4)
 SKIPPED, MASKED, PLAIN = range(3)  # what kernels do with a tile: nothing, all of it under a mask, all of it
@@ -40,6 +41,8 @@ def _value(node: Node, env: Mapping[str, Any]) -> Any:
     if node.op in ("var", "option", "local"):
         return env[str(node.value)]
     args = [_value(arg, env) for arg in node.args]
+    if floated(node):
+        args[0] = np.asarray(args[0], float)
     match node.op:
         case "+":
             return args[0] + args[1]
@@ -51,8 +54,6 @@ def _value(node: Node, env: Mapping[str, Any]) -> Any:
             return 0.5 * (1 + np.tanh(np.multiply(args[0], 0.5)))
         case "softplus":
             return np.logaddexp(0.0, args[0])
-        case "**" if node.type == "float":
-            return np.power(np.asarray(args[0], float), args[1])
     return getattr(np, _FUNCTIONS.get(node.op, node.op))(*args)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from . import printers
+from . import printers, wholes
 from .expression import Node
 from .inputs import HEAD_AXES, ROW_AXES, Axis, Input
 from .spec import Spec
@@ -89,7 +89,12 @@ class Reader:
 
     def text(self, node: Node) -> str:
         """Triton text of an expression over tiles."""
-        return printers.triton(node, self.leaf_text)
+        return printers.triton(node, self.leaf_text, self.limits)
+
+    @cached_property
+    def limits(self) -> dict[str, wholes.Range]:
+        """Between what the numbers that the call gives lie."""
+        return wholes.limits(self.spec.inputs, self.spec.options)
 
     def beside_tiles(self, node: Node) -> Node:
         """The same, with comparisons of single floats made int1 where they meet tiles of conditions.

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from .constants import LARGEST
 from .expression import Node
 
 # axes along which a whole tile stands at one place, of a table where its index does
@@ -152,6 +153,11 @@ class Tile:
     minimums: Mapping[str, float]
     low: tuple[Linear, ...] = ()  # of the tile, only the positions from here on matter
     high: tuple[Linear, ...] = ()  # and only those up to here
+
+    @property
+    def limits(self) -> dict[str, tuple[int, int]]:
+        """Between what the call's numbers lie, as far as their least values tell."""
+        return {name: (int(least), LARGEST) for name, least in self.minimums.items()}
 
     @property
     def other(self) -> str:

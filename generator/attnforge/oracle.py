@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from . import draws, printers
+from . import draws, printers, wholes
 from .expression import SCORE, Node
 from .indices import IMPLICIT
 from .inputs import ROW_AXES, Axis, Input
@@ -90,6 +90,8 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
     for term in spec.scores:
         text = printers.torch(_value(_sheltered(term.score, inputs)), leaf)
         score.append(Line(text, _one_line(term.label)))
+    terms = (*(mask.keep for mask in spec.masks), *(term.score for term in spec.scores))
+    far = wholes.stretched(terms, wholes.limits(spec.inputs, spec.options))
     shapes = {i.name: _shape(i, spec.packed) for i in spec.inputs if i.axes}
     shapes |= {"sinks": "(Hq,)"} if spec.sink else {}
     counts = {i.name: len(_given_axes(i, spec.packed)) for i in spec.inputs if i.axes}
@@ -100,7 +102,7 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
     return Oracle(
         keep=tuple(keep),
         score=tuple(score),
-        prepare={i.name: text for i in spec.inputs if (text := _prepare(i, i.name in leaf.gathered))},
+        prepare={i.name: text for i in spec.inputs if (text := _prepare(i, i.name in leaf.gathered, i.name in far))},
         slices={i.name: _slice(i) for i in spec.inputs if i.axes},
         far=any(isinstance(n.value, int) and n.value >= 64 for m in spec.masks for n in m.keep.walk()),
         broad={name: axes for name, axes in broad.items() if axes},
@@ -255,16 +257,19 @@ def _view(axes: tuple[str, ...]) -> str:
     return ", ".join(marks)
 
 
-def _prepare(given: Input, gathered: bool) -> str:
-    text = given.name
+def _prepare(given: Input, gathered: bool, far: bool) -> str:
+    """What the terms read of an input; `far`: whole numbers are made of it that an int32 may not hold."""
+    text, whole = given.name, "long" if far else "int"
     if given.pairs:
         # as in any broadcast, leading axes may be missing
         text += f"[(None,) * ({len(given.axes)} - {given.name}.dim())]"
     if not given.axes:
-        dtype = "dtype" if given.dtype == "float" else f"torch.{given.dtype}"
+        dtype = {"float": "dtype", "int": f"torch.{whole}", "bool": "torch.bool"}[given.dtype]
         return f"torch.as_tensor({text}, dtype={dtype}, device=device)"
     if given.dtype == "float":
         text += ".to(dtype)"
+    elif given.dtype == "int" and far:
+        text += ".long()"
     if given.scan:
         text += f".cumsum({given.kinds.index('token')})"
     # an index does not broadcast an axis of size 1

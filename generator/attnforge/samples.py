@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from . import intervals, walk
+from .constants import LARGEST
 from .evaluation import evaluate
 from .expression import Node
 from .inputs import HEAD_AXES, Axis
 from .leaves import Side
 from .notation import source
-from .parser import LARGEST
 from .ranges import Span
 from .skips import Skips
 from .spec import Input, RuntimeOption, Spec

@@ -104,7 +104,8 @@ class Conditions(Inputs):
             f"2 * k <= q + k + {n}", f"k < {size}", f"q // {size} == k // {size}", f"-{size} < q - k < {size}",
             f"abs(k - clamp(q, {size}, k_len - 1 - {size})) <= {size}",
             f"abs(k // {size} - clamp(q // {size}, 1, k_len // {size} - 2)) <= 1",
-            f"k <= clamp(q, {n}, k_len - {size})", f"k // {size} < q // {size} - 1", f"k <= max(q, {size})", f"min(k, q - {size}) == k", f"k_len - k > {size}",
+            f"k <= clamp(q, {n}, k_len - {size})", f"k // {size} < q // {size} - 1", f"k <= max(q, {size})",
+            f"min(k, q - {size}) == k", f"k_len - k > {size}",
         )  # fmt: skip
         return Text(draw.pick(texts), COMPARE)
 

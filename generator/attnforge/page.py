@@ -189,6 +189,15 @@ class Page:
         return tuple(found)
 
     @property
+    def back(self) -> tuple[tuple[str, str], ...] | None:
+        """The spans of queries as JavaScript over the first and the last key of a tile, where a kernel walks them."""
+        if self.sample.back is None:
+            return None
+        none = ("kLen - qLen", "kLen")
+        ends = (zip((span.lo, span.hi), none, strict=True) for span in self.sample.back)
+        return tuple(tuple(other if end is None else self._script(end) for end, other in pair) for pair in ends)  # type: ignore[misc]
+
+    @property
     def noted(self) -> tuple[Noted, ...]:
         """What kernels note of the tensors that the mask reads."""
         notes = self.sample.known.notes if self.sample.known else ()

@@ -114,7 +114,8 @@ class Conditions(Inputs):
         texts = (
             f"(q - k) % {m} == {r % m}", f"k % {m} != {r}", f"q % {m} >= k % {m}", f"(q // 8 + k // 8) % 2 == {r % 2}",
             f"(k - q) % -{m} > -{m} + 1", f"q // {m} % 2 == k // {m} % 2", f"(q * 3 + k * 5) % {m} != {r}",
-            f"(k + h) % {m} != {r}", f"(q * 99999989 + k * 123456789) % {m} != {r}", f"k * 268435399 // 64 % {m} >= {r}",
+            f"(k + h) % {m} != {r}", f"(q * 99999989 + k * 123456789) % {m} != {r}",
+            f"k * 268435399 // 64 % {m} >= {r}",
         )  # fmt: skip
         return Text(draw.pick(texts), COMPARE)
 

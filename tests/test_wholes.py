@@ -124,6 +124,14 @@ def test_a_named_part_is_as_wide_as_what_it_stands_for() -> None:
     assert Ranges({}).within(named[1], SHORT) and not Ranges({}).within(root, SHORT)
 
 
+def test_a_far_index_is_an_int32(tmp_path: Path) -> None:
+    text = 'score: [expr: "score + table[INDEX]"]\ninputs: {table: {axes: [64], grad: true}}'
+    for index, wide in (("abs(q - k)", False), ("abs(q - k) * 1000 - 7000", True)):
+        reader = Reader(loaded(tmp_path, text.replace("INDEX", index)), "q")
+        (place,) = (line for line in reader.loads("step") if "within(" in line)
+        assert ("tl.cast(" in place) == wide and (".to(tl.int32)" in place) == wide, place
+
+
 @pytest.mark.parametrize("along", ["k", "q"])
 @pytest.mark.parametrize(
     "mask", ["3 * k <= 16 * q + 7", "k * size <= q * 7919", "k // 3 * 104729 <= q // 64 * 7919", "k * k < q * q * 9"]

@@ -310,7 +310,7 @@ class Reader:
             if axis.kind == "query":
                 shift = Node("-", (Node("var", (), "k_len", "int"), Node("var", (), "q_len", "int")), None, "int")
                 node = Node("-", (node, shift), None, "int")
-            yield self.text(self.beside_tiles(node))
+            yield self.text(wholes.shortened(self.beside_tiles(node), self.limits))
 
     def place_name(self, leaf: Leaf, stride: str) -> str:
         """What kernels call the place of a leaf along the axis of a stride."""

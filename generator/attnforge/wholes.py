@@ -166,6 +166,14 @@ def _rest(a: Range, by: Range) -> Range:
     return min(by[0] + 1, 0), max(by[1] - 1, 0)
 
 
+def shortened(node: Node, limits: Mapping[str, Range]) -> Node:
+    """The same index; one that an int32 may not hold stops beyond all entries."""
+    if Ranges(limits).within(node, SHORT):
+        return node
+    most = Node("num", (), LARGEST, "int")
+    return Node("max", (Node("min", (node, most), None, "int"), Node("neg", (most,), None, "int")), None, "int")
+
+
 def stretched(nodes: Iterable[Node], limits: Mapping[str, Range]) -> set[str]:
     """The names that are read in whole numbers that can pass an int32."""
     ranges = Ranges(limits)

@@ -12,6 +12,9 @@ from .ranges import Span
 from .spec import Spec
 
 
+_SHIFT = Node("local", (), "shift", "int")  # the position of row 0
+
+
 @dataclass(frozen=True)
 class Ends:
     """One span's ends as rows or keys: what is needed, and the part of it that needs no mask, if any."""
@@ -109,9 +112,9 @@ def _end(node: Node | None, kind: str, along: str, spec: Spec) -> str:
     if node is None:
         return "0" if kind == "lo" else count
     reader = Reader(spec, "q")
-    text = reader.text(node)
     if along == "q":
-        text += " - shift"
+        node = Node("-", (node, _SHIFT), None, "int")
+    text = reader.text(node)
     if text == "0":
         return text
     if not wholes.Ranges(reader.limits).within(node, wholes.SHORT):

@@ -98,7 +98,6 @@ class Ranges:
                 ends = sorted((many * least, many * LARGEST))
                 low, high = low + ends[0], high + ends[1]
         for part, factor in form.terms:
-            # a sum that is its own only term would go round in circles
             ends = sorted(factor * end for end in self.of(part))
             low, high = low + ends[0], high + ends[1]
         return low, high

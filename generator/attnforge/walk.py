@@ -11,7 +11,6 @@ from .leaves import Reader, Side
 from .ranges import Span
 from .spec import Spec
 
-
 _SHIFT = Node("local", (), "shift", "int")  # the position of row 0
 
 

@@ -113,7 +113,10 @@ class Conditions(Inputs):
         texts = (
             f"k <= q + {n}", f"q - k < {size}", f"abs(q - k) <= {size}", f"k // {size} <= q // {size}", f"q >= {n}",
             f"2 * k <= q + k + {n}", f"k < {size}", f"q // {size} == k // {size}", f"-{size} < q - k < {size}",
-            f"k // {size} < q // {size} - 1", f"k <= max(q, {size})", f"min(k, q - {size}) == k", f"k_len - k > {size}",
+            f"abs(k - clamp(q, {size}, k_len - 1 - {size})) <= {size}",
+            f"abs(k // {size} - clamp(q // {size}, 1, k_len // {size} - 2)) <= 1",
+            f"k <= clamp(q, {n}, k_len - {size})", f"k // {size} < q // {size} - 1", f"k <= max(q, {size})",
+            f"min(k, q - {size}) == k", f"k_len - k > {size}",
         )  # fmt: skip
         return Text(draw.pick(texts), COMPARE)
 
@@ -122,7 +125,8 @@ class Conditions(Inputs):
         texts = (
             f"(q - k) % {m} == {r % m}", f"k % {m} != {r}", f"q % {m} >= k % {m}", f"(q // 8 + k // 8) % 2 == {r % 2}",
             f"(k - q) % -{m} > -{m} + 1", f"q // {m} % 2 == k // {m} % 2", f"(q * 3 + k * 5) % {m} != {r}",
-            f"(k + h) % {m} != {r}",
+            f"(k + h) % {m} != {r}", f"(q * 99999989 + k * 123456789) % {m} != {r}",
+            f"k * 268435399 // 64 % {m} >= {r}",
         )  # fmt: skip
         return Text(draw.pick(texts), COMPARE)
 

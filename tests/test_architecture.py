@@ -32,8 +32,10 @@ LAYERS = [
         "vocabulary",
         "habits",
         "tiles",
+        "linear",
+        "wholes",
     },
-    {"printers", "notation", "mathml", "javascript", "ranges", "linear", "normal", "intervals"},
+    {"printers", "notation", "mathml", "javascript", "ranges", "normal", "intervals"},
     {
         "leaves",
         "binding",

@@ -42,6 +42,8 @@ MASKS = {
     "nothing": 'mask: [expr: "k < 0"]\n',
     "odd": 'mask: [expr: "(q * k) % 7 == 3 or q ** 2 < k"]\n',
     "smooth": 'mask: [expr: "sqrt(abs(q - k)) + sin(k / 9.0) < 4 if k > 5 else tanh(q / 30) > 0.5"]\n',
+    "clamped": 'mask: [expr: "abs(k // 8 - clamp(q // 8, 1, k_len // 8 - 2)) <= 1"]\n',
+    "one way": 'mask: [expr: "k // 2 <= q % 16"]\n',
     "heads": 'mask: [expr: "q - k < 8 * (h + 1) + b - kv_h"]\n',
     "documents": DOCUMENTS,
     "random": 'mask: [expr: "valid or k <= q - back"]\n'
@@ -80,7 +82,8 @@ def load(tmp_path: Path) -> Load:
 
 def mask(loaded: Spec, q_len: int, k_len: int, **changed: float) -> Mask:
     sample = samples.take(loaded)
-    return Mask(sample.mask, sample.spans, sample.known, q_len, k_len, sample.numbers(q_len, k_len) | changed)
+    numbers = sample.numbers(q_len, k_len) | changed
+    return Mask(sample.mask, sample.spans, sample.known, q_len, k_len, numbers, sample.back)
 
 
 def by_hand(found: Mask) -> Any:
@@ -113,17 +116,20 @@ def test_tiles_are_what_their_elements_say(load: Load, name: str, q_len: int, k_
     assert tiling.states.tolist() == states(visible, m, n)
     assert (tiling.states[tiling.visits == SKIPPED] == EMPTY).all()
     assert (tiling.states[tiling.visits == PLAIN] == FULL).all()
+    assert (tiling.states[tiling.back == SKIPPED] == EMPTY).all()
+    assert (tiling.states[tiling.back == PLAIN] == FULL).all()
     assert tiling.total == tiling.count(FULL) + tiling.count(MIXED) + tiling.count(EMPTY)
     assert tiling.visited == int((tiling.visits != SKIPPED).sum())
     assert tiling.vain == int(((tiling.states == EMPTY) & (tiling.visits != SKIPPED)).sum())
 
 
-@pytest.mark.parametrize(
-    "name", ["causal", "window", "runtime", "prefix", "sinks", "squares", "everything", "one pair"]
-)
+WALKED = ["causal", "window", "runtime", "prefix", "sinks", "squares", "everything", "one pair", "clamped", "one way"]
+
+
+@pytest.mark.parametrize("name", WALKED)
 def test_visits_are_those_of_the_generated_code(load: Load, name: str) -> None:
     loaded = load(MASKS[name])
-    visit = generated_walk(loaded)
+    visit = generated_walk(loaded, "key_tiles")
     for q_len, k_len, m, n in ((64, 64, 8, 8), (50, 90, 16, 7), (90, 40, 32, 64)):
         found = mask(loaded, q_len, k_len)
         wanted = np.full((-(-q_len // m), -(-k_len // n)), SKIPPED)
@@ -134,6 +140,38 @@ def test_visits_are_those_of_the_generated_code(load: Load, name: str) -> None:
                 wanted[row, lo:hi] = MASKED
                 wanted[row, full_lo:full_hi] = PLAIN
         assert found.tiles((m, n)).visits.tolist() == wanted.tolist()
+
+
+@pytest.mark.parametrize("name", WALKED)
+def test_visits_of_tiles_of_keys_are_those_of_the_generated_code(load: Load, name: str) -> None:
+    loaded = load(MASKS[name])
+    visit = generated_walk(loaded, "query_tiles")
+    for q_len, k_len, m, n in ((64, 64, 8, 8), (50, 90, 16, 7), (90, 40, 32, 64)):
+        found = mask(loaded, q_len, k_len)
+        wanted = np.full((-(-q_len // m), -(-k_len // n)), SKIPPED)
+        for column in range(wanted.shape[1]):
+            first = column * n
+            scene = {**found.numbers, "q_len": q_len, "k_len": k_len, "BLOCK_M": m}
+            for lo, full_lo, full_hi, hi in visit(scene | {"k_first": first, "k_last": min(first + n, k_len) - 1}):
+                wanted[lo:hi, column] = MASKED
+                wanted[full_lo:full_hi, column] = PLAIN
+        assert found.tiles((m, n)).back.tolist() == wanted.tolist()
+
+
+def test_kernels_that_visit_other_tiles_are_counted_apart(load: Load) -> None:
+    apart = explain.draw(load(MASKS["one way"]), 64, 64)
+    tiling = apart.tiling
+    assert [who for who, _ in tiling.kernels] == ["forward and backward_dq visit", "backward_dkv visits"]
+    one, other = (int((visits != SKIPPED).sum()) for visits in (tiling.visits, tiling.back))
+    assert one < other == tiling.total
+    assert f"forward and backward_dq visit {one} of {other} tiles" in apart.blocks()
+    assert f"backward_dkv visits {other} of {other} tiles" in apart.blocks() and "0.0 % of the work" in apart.blocks()
+    assert f"backward_dkv visits {other}: 0.0 % saved" in apart.svg()
+    together = explain.draw(load(MASKS["clamped"]), 64, 64)
+    assert len(together.tiling.kernels) == 1 and "the kernels visit" in together.blocks()
+    # an algorithm without a backward pass has no such kernel
+    alone = explain.draw(load(MASKS["one way"] + "algorithm: flash2_strided_k\n"), 64, 64)
+    assert alone.tiling.back is None and "the kernels visit" in alone.blocks()
 
 
 @pytest.mark.parametrize(
@@ -162,10 +200,10 @@ def test_holes_in_a_range_are_visited(load: Load) -> None:
     assert tiling.vain == sum(2 * (document - 1) * 2 for document in range(2, 5))
 
 
-def generated_walk(loaded: Spec) -> Callable[[dict[str, Any]], list[tuple[int, ...]]]:
-    """The rendered function that works out a program's key tiles, run as Python."""
+def generated_walk(loaded: Spec, function: str) -> Callable[[dict[str, Any]], list[tuple[int, ...]]]:
+    """The rendered function that works out the tiles that a program visits, run as Python."""
     text = render.render(loaded)["kernels.py"]
-    parts = [re.search(rf"\ndef {name}\(.*?(?=\n\n\n)", text, re.DOTALL) for name in ("whole_tiles", "key_tiles")]
+    parts = [re.search(rf"\ndef {name}\(.*?(?=\n\n\n)", text, re.DOTALL) for name in ("whole_tiles", function)]
 
     class tl:
         constexpr = int
@@ -184,7 +222,7 @@ def generated_walk(loaded: Spec) -> Callable[[dict[str, Any]], list[tuple[int, .
     for part in parts:
         assert part
         exec(part[0], names)
-    walk = names["key_tiles"]
+    walk = names[function]
     wanted = walk.__code__.co_varnames[: walk.__code__.co_argcount]
 
     def visit(scene: dict[str, Any]) -> list[tuple[int, ...]]:

@@ -151,6 +151,15 @@ inputs:
   three: {axes: [head, query, batch], grad: true}
   four: {axes: [kv_head, token], grad: true, scan: cumsum}
 """,
+    "far": """
+mask:
+  - expr: "(q * 99999989 + k * 123456789 + mark[k] * 268435399) % 3 > 0"
+score:
+  - expr: "score - (q - k) ** 2 * 0.000001 * (mark[q] * 123456789 % 7) + (mark[k] * jump * 268435399 % 5)"
+inputs:
+  mark: {axes: [batch, token], dtype: int}
+  jump: {axes: [], dtype: int, min: 0, max: 100}
+""",
     "sinks": "sink: true\nmask: [causal]\nscore: [softcap: {cap: 3.0}]\n",
     "packed_sinks": "layout: packed\nsink: true\nheads: equal\nmask: [sliding_window: {size: 2}]\n",
     "packed_turned": """
@@ -192,6 +201,16 @@ def variants(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Varian
         )
 
     return variant
+
+
+def test_what_leaves_int32_is_computed_from_int64(tmp_path: Path) -> None:
+    """FlexAttention's compiled functions count places in int32, and a call's numbers may be int32."""
+    path = written("far", HAND_MADE["far"], tmp_path)
+    loaded = spec.load(path, terms=resources.terms_for(path))
+    text = render.export(loaded, "flex")
+    assert "q_pos = q_idx.long() + shift" in text and "k_pos = kv_idx.long()" in text and "mark.long()" in text
+    printed = render.render(loaded)["reference.py"]
+    assert "mark.long()" in printed and "torch.as_tensor(jump, dtype=torch.long" in printed
 
 
 def written(name: str, document: str, folder: Path) -> Path:

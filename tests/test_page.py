@@ -103,7 +103,7 @@ def change(page: browser.Browser, **values: object) -> None:
 def tiling(loaded: Spec, q_len: int, k_len: int, size: tuple[int, int], **changed: float) -> elements.Tiling:
     sample = samples.take(loaded)
     numbers = sample.numbers(q_len, k_len) | changed
-    return elements.Mask(sample.mask, sample.spans, sample.known, q_len, k_len, numbers).tiles(size)
+    return elements.Mask(sample.mask, sample.spans, sample.known, q_len, k_len, numbers, sample.back).tiles(size)
 
 
 def shown(page: browser.Browser) -> tuple[list[int], list[int]]:
@@ -209,6 +209,12 @@ def test_the_page_finds_the_tiles_that_python_finds(show: Any, specs: dict[str, 
         states, visits = shown(page)
         assert states == wanted.states.ravel().tolist(), (q_len, k_len)
         assert visits == wanted.visits.ravel().tolist(), (q_len, k_len)
+        if wanted.back is not None:
+            assert page.value("[...view.others]") == (wanted.back.ravel() != SKIPPED).astype(int).tolist()
+            (_, every), *other = wanted.kernels
+            assert text(page, "visited").startswith(f"{every.visited} of {every.total} tiles are visited")
+            assert [f"backward_dkv visits {one.visited}:" in text(page, "visited") for _, one in other] in ([], [True])
+            assert ("backward_dkv" in text(page, "visited")) == bool(other)
         empty = int(((wanted.states == EMPTY) & (wanted.visits == SKIPPED)).sum())
         page.until("document.getElementById('count_full').textContent !== '…'")
         assert counts(page) == [str(c) for c in (wanted.count(FULL), wanted.count(MIXED), empty, wanted.vain)]

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import math
 import os
+import random
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -16,7 +17,7 @@ import jinja2
 import pytest
 import torch
 
-from attnforge import constants, printers, vocabulary
+from attnforge import constants, printers, vocabulary, wholes
 from attnforge.expression import Node, Type
 
 MACROS = Path(__file__).parents[1] / "templates" / "macros"
@@ -111,6 +112,72 @@ CASES: dict[str, Node] = {
     "functions of a length": of("+", of("sigmoid", K_LEN), of("*", of("max", K_LEN, 5), SCORE)),
 }
 
+LIMITS = {"window": (1, 2**28)}
+
+
+def drawn(rng: random.Random, depth: int) -> Node:
+    """A whole number of positions, lengths and literals, with a choice of operations."""
+    if depth == 0:
+        return rng.choice([Q, K, K, DISTANCE, of("-", K_LEN, Q), K_LEN, WINDOW, num(rng.choice((3, 46341, 2**28)))])
+    a, b = drawn(rng, depth - 1), drawn(rng, rng.randrange(depth))
+    by = rng.choice([num(rng.choice((2, 3, 7, 4096))), of("neg", 5), WINDOW, of("max", b, 1)])
+    ways = [
+        *[of(op, a, b) for op in ("+", "-", "*", "*", "min", "max")],
+        *[of(op, a, by) for op in ("//", "%", "*")],
+        *[of(op, a) for op in ("abs", "neg")],
+        of("**", a, rng.choice((1, 2, 3))),
+        of("*", of("//", a, WINDOW), WINDOW),
+        of("max", a, of("neg", b)),
+        of("where", of("<", a, b), b, a),
+        of("where", of("not", of("==", of("%", a, 3), 0)), a, b),
+    ]
+    return rng.choice(ways)
+
+
+def held(node: Node) -> bool:
+    """Whether int64 holds all steps, as the parser sees to."""
+    ranges = wholes.Ranges(LIMITS)
+    return all(ranges.within(n, wholes.LONG) for n in node.walk() if n.type == "int")
+
+
+def far_cases() -> dict[str, Node]:
+    """Whole numbers of distant positions: what users write, and random ones, most of which pass an int32."""
+    square = of("**", DISTANCE, 2)
+    found = {
+        "square of a distance": square,
+        "scaled square of a distance": of("*", square, 1e-6),
+        "hash of positions": of("%", of("+", of("*", Q, 7919), of("*", K, 104729)), 3),
+        "comparison of products": of("<", of("*", Q, 31), of("*", K, 37)),
+        "eighth of eight positions": of("//", of("*", 8, Q), 8),
+        "literal times a position": of("*", 2**28, K),
+        "distance by a float": of("/", of("*", DISTANCE, DISTANCE), 7),
+        "root of a product": of("sqrt", of("*", K, K_LEN)),
+        "fourth power": Node("*", (Node("**", (DISTANCE, num(4)), None, "float"), num(1e-30)), None, "float"),
+        "product of three": Node("*", (Node("*", (Q, of("*", K, K)), None, "float"), num(1e-12)), None, "float"),
+    }
+    rng, wanted = random.Random(0), 120
+    while len(found) < wanted:
+        node = drawn(rng, rng.choice((1, 2, 2, 3)))
+        if held(node):
+            found[f"random {len(found)}"] = node
+    return found
+
+
+FAR_CASES = far_cases()
+_K = [0, 1, 2**28 - 1, 2**28 - 2, 46341, 2**27, 3, 50_000, 2**28 - 4096, 12345678, 7, 99_999_999]
+FAR: dict[str, tuple[dict[str, list[Any]], dict[str, int]]] = {
+    "far from the first key": (
+        {"q": [2**28 - 1, 46342, 0, 2**28 - 1, 0, 2**28 - 3, 268_000_000, 1, 2**27, 100, 2**28 - 1, 4], "k": _K},
+        {"k_len": 2**28, "window": 2**27 + 1},
+    ),
+    "far before the first key": (
+        {"q": [q - 2**28 + 2**20 for q in _K], "k": [k % 2**20 for k in _K]},
+        {"k_len": 2**20, "window": 11},
+    ),
+}
+for _values, _ in FAR.values():
+    _values |= {"score": [0.5] * 12, "flag": [True] * 12}
+
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     **constants.OPERATIONS,
     "softplus": lambda x: max(x, 0) + math.log1p(math.exp(-abs(x))),
@@ -126,8 +193,8 @@ def evaluate(node: Node, env: Mapping[str, Any]) -> Any:
     return _FUNCTIONS[node.op](*(evaluate(a, env) for a in node.args))
 
 
-def expected(node: Node) -> list[Any]:
-    rows = (dict(zip(VALUES, values, strict=True)) | SCALARS for values in zip(*VALUES.values(), strict=True))
+def expected(node: Node, values: Mapping[str, list[Any]] = VALUES, scalars: Mapping[str, int] = SCALARS) -> list[Any]:
+    rows = (dict(zip(values, row, strict=True)) | scalars for row in zip(*values.values(), strict=True))
     return [evaluate(node, row) for row in rows]
 
 
@@ -154,19 +221,23 @@ def rendered_helpers(names: tuple[str, ...]) -> str:
     return str(environment.get_template("helpers.jinja").module.helpers(names))  # type: ignore[attr-defined]
 
 
-def triton_module() -> str:
+def triton_text(node: Node) -> str:
+    return printers.triton(node, lambda leaf: str(leaf.value), LIMITS)
+
+
+def triton_module(cases: Mapping[str, Node]) -> str:
     """One kernel per case, and a main that prints what they compute as JSON."""
     lines = ["import json, sys, torch, triton", "import triton.language as tl", ""]
-    lines.append(rendered_helpers(printers.triton_helpers(CASES.values())))
-    for index, node in enumerate(CASES.values()):
-        text = printers.triton(node, lambda leaf: str(leaf.value))
+    lines.append(rendered_helpers(printers.triton_helpers(cases.values())))
+    for index, node in enumerate(cases.values()):
+        kind = "float32" if node.type == "float" else "int64"
         lines += [
             "@triton.jit",
             f"def case_{index}(q_ptr, k_ptr, score_ptr, flag_ptr, out_ptr, k_len, window, N: tl.constexpr):",
             "    at = tl.arange(0, 16)",
             *(f"    {name} = tl.load({name}_ptr + at, mask=at < N, other=1)" for name in ("q", "k", "score")),
             "    flag = tl.load(flag_ptr + at, mask=at < N, other=0) != 0",
-            f"    tl.store(out_ptr + at, ({text}).to(tl.float32), mask=at < N)",
+            f"    tl.store(out_ptr + at, tl.cast({triton_text(node)}, tl.{kind}), mask=at < N)",
             "",
         ]
     return "\n".join(lines) + MAIN
@@ -179,8 +250,8 @@ def main():
     tensors = [torch.tensor(values[n], device=device).to(t) for n, t in
                [("q", torch.int32), ("k", torch.int32), ("score", torch.float32), ("flag", torch.int32)]]
     results = []
-    for index in range(int(sys.argv[2])):
-        out = torch.zeros(len(values["q"]), device=device)
+    for index, kind in enumerate(values["types"]):
+        out = torch.zeros(len(values["q"]), device=device, dtype=torch.float32 if kind == "float" else torch.int64)
         globals()[f"case_{index}"][(1,)](*tensors, out, values["k_len"], values["window"], N=len(values["q"]))
         results.append(out.tolist())
     print(json.dumps(results))
@@ -191,17 +262,20 @@ if __name__ == "__main__":
 """
 
 
-@pytest.fixture(scope="session")
-def triton_results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[float]]:
+def computed(folder: Path, cases: Mapping[str, Node], values: Mapping[str, Any]) -> dict[str, list[float]]:
     """What the kernels compute, in a process of its own: the interpreter is chosen before triton is imported."""
-    folder = tmp_path_factory.mktemp("printers")
-    (folder / "cases.py").write_text(triton_module())
-    (folder / "values.json").write_text(json.dumps(VALUES | SCALARS))
+    (folder / "cases.py").write_text(triton_module(cases))
+    (folder / "values.json").write_text(json.dumps(values | {"types": [node.type for node in cases.values()]}))
     env = os.environ | ({} if torch.cuda.is_available() else {"TRITON_INTERPRET": "1"})
-    command = [sys.executable, str(folder / "cases.py"), str(folder / "values.json"), str(len(CASES))]
+    command = [sys.executable, str(folder / "cases.py"), str(folder / "values.json")]
     done = subprocess.run(command, check=False, capture_output=True, text=True, env=env, timeout=300)
     assert done.returncode == 0, done.stderr
-    return dict(zip(CASES, json.loads(done.stdout), strict=True))
+    return dict(zip(cases, json.loads(done.stdout), strict=True))
+
+
+@pytest.fixture(scope="session")
+def triton_results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[float]]:
+    return computed(tmp_path_factory.mktemp("printers"), CASES, VALUES | SCALARS)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")
@@ -209,7 +283,7 @@ def triton_results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[f
 def test_triton_text_computes_what_python_computes(case: str, triton_results: dict[str, list[float]]) -> None:
     want = torch.tensor([float(value) for value in expected(CASES[case])])
     got = torch.tensor(triton_results[case])
-    text = printers.triton(CASES[case], lambda leaf: str(leaf.value))
+    text = triton_text(CASES[case])
     if CASES[case].type == "float":
         accurate = case in ("tanh", "softplus", "sigmoid")
         torch.testing.assert_close(got, want, rtol=6e-7 if accurate else 3e-6, atol=0 if accurate else 3e-6, msg=text)
@@ -217,20 +291,60 @@ def test_triton_text_computes_what_python_computes(case: str, triton_results: di
         assert got.tolist() == want.tolist(), text
 
 
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")
+@pytest.mark.parametrize("where", FAR)
+def test_whole_numbers_of_distant_positions_are_exact(where: str, tmp_path: Path) -> None:
+    values, scalars = FAR[where]
+    results = computed(tmp_path, FAR_CASES, values | scalars)
+    for case, node in FAR_CASES.items():
+        want = expected(node, values, scalars)
+        if node.type == "float":
+            torch.testing.assert_close(results[case], [float(x) for x in want], rtol=2e-6, atol=1e-7, msg=case)
+        else:
+            assert results[case] == want, f"{case}: {triton_text(node)}"
+    assert sum("tl.int64" in triton_text(node) for node in FAR_CASES.values()) > 30
+
+
+@pytest.mark.parametrize("where", FAR)
+def test_the_reference_is_exact_there_too(where: str) -> None:
+    values, scalars = FAR[where]
+    scope: dict[str, Any] = {"torch": torch, "math": math, "dtype": torch.float64, "window": scalars["window"]}
+    scope |= {name: torch.tensor(numbers) for name, numbers in values.items()} | {"k_len": scalars["k_len"]}
+    for case, node in FAR_CASES.items():
+        got = torch.as_tensor(eval(printers.torch(node, lambda leaf: str(leaf.value)), scope)).broadcast_to(12)
+        if node.type == "float":
+            want = torch.tensor([float(x) for x in expected(node, values, scalars)], dtype=torch.float64)
+            torch.testing.assert_close(got, want, rtol=1e-12, atol=0, msg=case)
+        else:
+            assert got.tolist() == expected(node, values, scalars), case
+
+
+def test_an_int64_stands_only_where_a_number_can_pass_an_int32() -> None:
+    def text(node: Node) -> str:
+        return printers.triton(node, lambda leaf: str(leaf.value), {"window": (1, 1024)})
+
+    assert text(of("*", DISTANCE, 7)) == "(q - k) * 7"
+    assert text(of("*", DISTANCE, 8)) == "tl.cast(q - k, tl.int64) * 8"
+    assert text(of("*", of("//", Q, WINDOW), WINDOW)) == "floor_div(q, window) * window"
+    assert text(of("*", of("%", K, 1000), of("%", Q, 2000))) == "k % 1000 * floor_mod(q, 2000)"
+    assert text(of("%", of("*", Q, K), 5)) == "floor_mod(tl.cast(q, tl.int64) * k, 5).to(tl.int32)"
+    assert text(of("<", of("*", K, 9), 2)) == "tl.cast(k, tl.int64) * 9 < 2"
+
+
 def test_brackets_are_as_few_as_precedence_allows() -> None:
     keep = of("and", of("<=", K, Q), of("<", DISTANCE, 1024))
-    assert printers.triton(keep, lambda n: str(n.value)) == "(k <= q) & (q - k < 1024)"
+    assert triton_text(keep) == "(k <= q) & (q - k < 1024)"
     assert printers.torch(keep, lambda n: str(n.value)) == "(k <= q) & (q - k < 1024)"
     softcap = CASES["softcap"]
-    assert printers.triton(softcap, lambda n: str(n.value)) == "50.0 * tanh(score / 50.0)"
+    assert triton_text(softcap) == "50.0 * tanh(score / 50.0)"
     assert printers.torch(softcap, lambda n: str(n.value)) == "50.0 * torch.tanh(score / 50.0)"
 
 
 def test_literals_keep_their_precision() -> None:
     node = of("*", SCORE, 0.1 + 0.2)
-    assert "0.30000000000000004" in printers.triton(node, lambda n: "x")
+    assert "0.30000000000000004" in printers.triton(node, lambda n: "x", {})
     with pytest.raises(ValueError, match="finite"):
-        printers.triton(of("*", SCORE, math.inf), lambda n: "x")
+        printers.triton(of("*", SCORE, math.inf), lambda n: "x", {})
 
 
 def test_helpers_are_named_once_and_only_where_called() -> None:
@@ -253,5 +367,5 @@ def test_every_function_of_the_language_is_printed(name: str) -> None:
         count = vocabulary.FUNCTIONS[name].count or 2
         node = of(name, *(SCORE,) * count)
         assert name in constants.OPERATIONS
-        assert "score" in printers.triton(node, lambda leaf: str(leaf.value))
+        assert "score" in triton_text(node)
         assert "score" in printers.torch(node, lambda leaf: str(leaf.value))

@@ -113,6 +113,42 @@ def test_exact_where_the_bounds_are_monotone(names: tuple[str, str]) -> None:
                 assert told_full == full or ("sinks" in names and along == "q")
 
 
+CLAMPED = {
+    "a band": "abs(k - min(max(q, 2), k_len - 3)) <= 2",
+    "a band from its start": "k >= min(max(q - 2, 0), k_len - 5) and k < min(max(q - 2, 0), k_len - 5) + 5",
+    "a band that is set by the call": "abs(k - min(max(q, prefix), k_len - 1 - prefix)) <= prefix",
+    "blocks": "abs(k // 3 - min(max(q // 3, 1), k_len // 3 - 2)) <= 1",
+    "blocks that are set by the call": "abs(k // size - min(max(q // size, 1), k_len // size - 2)) <= 1",
+    "a band of the past": "k <= q and abs(k - min(max(q, 2), k_len - 3)) <= 2",
+}
+
+
+@pytest.mark.parametrize("name", CLAMPED)
+def test_a_clamped_place_of_the_query_is_inverted(name: str) -> None:
+    """A tile of keys visits the queries that see it, and no others: those at the ends see more keys on one side."""
+    mask = expression(CLAMPED[name])
+    for (q_len, k_len), tile in itertools.product([(14, 14), (6, 17), (17, 17), (1, 12)], (1, 2, 3, 4)):
+        scene = scenes(q_len, k_len, size=3, prefix=2)
+        for seen, full, told, told_full in compare(mask, scene, "q", tile):
+            assert told == seen
+            assert told_full <= full
+
+
+@pytest.mark.parametrize(("columns", "size"), [("4", 4), ("size", 4)])
+def test_a_clamped_row_of_an_image_is_inverted_beside_its_column(columns: str, size: int) -> None:
+    def band(of: str, count: str) -> str:
+        return f"abs(k {of} {columns} - min(max(q {of} {columns}, 1), {count} - 2)) <= 1"
+
+    rows, both = (band("//", f"k_len // {columns}"), band("%", columns))
+    mask = expression(f"({rows}) and ({both})")
+    for (q_len, k_len), tile in itertools.product([(24, 24), (7, 24), (20, 40)], (1, 4, 6, 8)):
+        scene = scenes(q_len, k_len, size=size)
+        truth = cells(spans(mask, "q", INPUTS, MINIMUMS), allowed(expression(rows), scene), scene, "q", tile)
+        for seen, _, told, _ in truth:
+            assert told == seen
+        check_sound(mask, scene, tile)
+
+
 SHIPPED = {
     "causal": "causal",
     "window": "{sliding_window: {size: runtime}}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from dataclasses import dataclass
@@ -289,6 +290,6 @@ def label(text: str) -> str:
 
 def _renamed(node: Node, names: dict[str, str]) -> Node:
     if node.op == "local" and node.value in names:
-        return Node("local", (), names[str(node.value)], node.type)
+        return dataclasses.replace(node, value=names[str(node.value)])
     args = tuple(_renamed(arg, names) for arg in node.args)
     return Node(node.op, args, node.value, node.type, node.column)

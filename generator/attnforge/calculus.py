@@ -403,7 +403,7 @@ def share(nodes: Sequence[Node], prefix: str) -> tuple[list[tuple[str, Node]], l
             if uses[id(n)] > 1 and not signed:
                 name = f"{prefix}{len(temporaries)}"
                 temporaries.append((name, new))
-                new = Node("local", value=name, type=n.type)
+                new = Node("local", value=name, type=n.type, definition=new)
             rewritten[id(n)] = new
         return rewritten[id(n)]
 

@@ -8,6 +8,8 @@ from collections.abc import Callable
 
 from .expression import Node
 
+LARGEST = 2**28  # of a position, a length, and of what a spec or a call gives as a whole number
+
 OPERATIONS: dict[str, Callable[..., int | float | bool]] = {
     "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "//": operator.floordiv,
     "%": operator.mod, "**": operator.pow, "neg": operator.neg, "abs": abs, "min": min, "max": max,

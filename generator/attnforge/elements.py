@@ -7,13 +7,15 @@ lattice of points that shows both kinds proves a tile mixed. All elements of wha
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from .expression import Node
+from .leaves import Side
 from .ranges import Span
 from .samples import Note, Told
+from .wholes import floated
 
 EMPTY, MIXED, FULL, UNKNOWN = range(4)
 SKIPPED, MASKED, PLAIN = range(3)  # what kernels do with a tile: nothing, all of it under a mask, all of it
@@ -40,6 +42,8 @@ def _value(node: Node, env: Mapping[str, Any]) -> Any:
     if node.op in ("var", "option", "local"):
         return env[str(node.value)]
     args = [_value(arg, env) for arg in node.args]
+    if floated(node):
+        args[0] = np.asarray(args[0], float)
     match node.op:
         case "+":
             return args[0] + args[1]
@@ -51,8 +55,6 @@ def _value(node: Node, env: Mapping[str, Any]) -> Any:
             return 0.5 * (1 + np.tanh(np.multiply(args[0], 0.5)))
         case "softplus":
             return np.logaddexp(0.0, args[0])
-        case "**" if node.type == "float":
-            return np.power(np.asarray(args[0], float), args[1])
     return getattr(np, _FUNCTIONS.get(node.op, node.op))(*args)
 
 
@@ -70,6 +72,7 @@ class Tiling:
     size: tuple[int, int]
     states: Any  # EMPTY, MIXED, FULL, or UNKNOWN where that would have been too much work
     visits: Any  # SKIPPED, MASKED or PLAIN
+    back: Any = None  # the same of the kernel that owns tiles of keys, where that is another one
 
     def count(self, state: int) -> int:
         """How many tiles are in a state."""
@@ -95,6 +98,14 @@ class Tiling:
         """The share of the tiles that the kernels skip."""
         return 1 - self.visited / self.total
 
+    @cached_property
+    def kernels(self) -> tuple[tuple[str, Tiling], ...]:
+        """Who visits what: all kernels, or those that visit more or fewer tiles than others apart."""
+        other = replace(self, visits=self.back, back=None) if self.back is not None else self
+        if other.visited == self.visited:
+            return (("the kernels visit", self),)
+        return (("forward and backward_dq visit", self), ("backward_dkv visits", other))
+
 
 @dataclass(frozen=True)
 class Mask:
@@ -106,6 +117,7 @@ class Mask:
     q_len: int
     k_len: int
     numbers: Mapping[str, float]
+    back: tuple[Span, ...] | None = None  # of queries, as the kernel that owns tiles of keys knows them
 
     @property
     def shift(self) -> int:
@@ -126,43 +138,47 @@ class Mask:
         """What becomes of the tiles of so many queries and keys."""
         import numpy as np
 
-        visits = self._visits(size)
+        visits = self._visits(size, self.spans, along="k")
         states = np.select([visits == SKIPPED, visits == PLAIN], [EMPTY, FULL], UNKNOWN)
         self._look(states, size, min(_LATTICE, size[0]), min(_LATTICE, size[1]))
         left = int((states == UNKNOWN).sum())
         if left * size[0] * size[1] <= _BUDGET:
             self._look(states, size, *size)
-        return Tiling(size, states, visits)
+        back = None if self.back is None else self._visits(size, self.back, along="q")
+        return Tiling(size, states, visits, back)
 
-    def _visits(self, size: tuple[int, int]) -> Any:
-        """What the kernels do with each tile: their own walk, for all tiles of queries at once."""
+    def _visits(self, size: tuple[int, int], spans: tuple[Span, ...], along: Side) -> Any:
+        """What the kernels do with each tile: their own walk along one side, for all tiles of the other at once."""
         import numpy as np
 
         if self.told is not None:
-            return self._told(self.told, size)
-        m, n = size
-        first = np.arange(0, self.q_len, m)
-        env = self._env(q_first=first + self.shift, q_last=np.minimum(first + m, self.q_len) - 1 + self.shift)
-        column = np.arange(-(-self.k_len // n))
-        visits = np.zeros((len(first), len(column)), np.int8)
+            return self._told(self.told, size, along)
+        # of the side that programs own, then of the one that they walk along
+        sides = ((size[0], self.q_len, self.shift), (size[1], self.k_len, 0))
+        (tile, length, start), (step, count, shift) = sides if along == "k" else sides[::-1]
+        first, name = np.arange(0, length, tile), "q" if along == "k" else "k"
+        last = np.minimum(first + tile, length) - 1
+        env = self._env(**{f"{name}_first": first + start, f"{name}_last": last + start})
+        other = np.arange(-(-count // step))
+        visits = np.zeros((len(first), len(other)), np.int8)
         after = np.zeros_like(first)
 
         def end(node: Node | None, otherwise: int) -> Any:
-            value = otherwise if node is None else evaluate(node, env)
-            return np.clip(np.broadcast_to(value, first.shape), 0, self.k_len)
+            value = otherwise if node is None else evaluate(node, env) - shift
+            return np.clip(np.broadcast_to(value, first.shape), 0, count)
 
-        for span in self.spans:
-            lo = np.maximum(end(span.lo, 0) // n, after)
-            hi = np.maximum(-(-end(span.hi, self.k_len) // n), lo)
-            visits[(column >= lo[:, None]) & (column < hi[:, None])] = MASKED
+        for span in spans:
+            lo = np.maximum(end(span.lo, 0) // step, after)
+            hi = np.maximum(-(-end(span.hi, count) // step), lo)
+            visits[(other >= lo[:, None]) & (other < hi[:, None])] = MASKED
             if span.can_be_full:
-                full_lo = np.clip(-(-end(span.full_lo, 0) // n), lo, hi)
-                full_hi = np.clip(end(span.full_hi, self.k_len) // n, full_lo, hi)
-                visits[(column >= full_lo[:, None]) & (column < full_hi[:, None])] = PLAIN
+                full_lo = np.clip(-(-end(span.full_lo, 0) // step), lo, hi)
+                full_hi = np.clip(end(span.full_hi, count) // step, full_lo, hi)
+                visits[(other >= full_lo[:, None]) & (other < full_hi[:, None])] = PLAIN
             after = hi
-        return visits
+        return visits if along == "k" else visits.T
 
-    def _told(self, told: Told, size: tuple[int, int]) -> Any:
+    def _told(self, told: Told, size: tuple[int, int], along: Side) -> Any:
         """What the kernels do with each tile where they know the extremes of what the mask reads."""
         import numpy as np
 
@@ -177,11 +193,15 @@ class Mask:
             env[f"{note.name}_least"], env[f"{note.name}_most"] = self._extremes(note, size)
         shape = (len(first_row), len(first_key))
         some, every = (np.broadcast_to(evaluate(node, env), shape) for node in (told.some, told.every))
-        every = some & every & (first_key + size[1] <= self.k_len)
+        whole = first_key + size[1] <= self.k_len if along == "k" else first_row + size[0] <= self.q_len
+        every = some & every & whole
         if told.ranged:
-            column = np.arange(shape[1])
-            some, every = _joined(some, column), _joined(every, column, until=~every)
-        return np.select([every, some], [PLAIN, MASKED], SKIPPED).astype(np.int8)
+            if along == "q":
+                some, every = some.T, every.T
+            other = np.arange(some.shape[1])
+            some, every = _joined(some, other), _joined(every, other, until=~every)
+        found = np.select([every, some], [PLAIN, MASKED], SKIPPED).astype(np.int8)
+        return found.T if told.ranged and along == "q" else found
 
     def _extremes(self, note: Note, size: tuple[int, int]) -> tuple[Any, Any]:
         """The least and the greatest of a value in each tile, looked at once for each stretch that shares it."""

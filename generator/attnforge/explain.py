@@ -56,7 +56,7 @@ def page(spec: Spec, q_len: int, k_len: int) -> str:
 def draw(spec: Spec, q_len: int, k_len: int) -> Drawn:
     """The mask of a variant, with a sample of what only a call gives."""
     sample = samples.take(spec)
-    mask = Mask(sample.mask, sample.spans, sample.known, q_len, k_len, sample.numbers(q_len, k_len))
+    mask = Mask(sample.mask, sample.spans, sample.known, q_len, k_len, sample.numbers(q_len, k_len), sample.back)
     side = tile_size(q_len, k_len)
     return Drawn(spec, mask, mask.tiles((side, side)), sample.told(q_len, k_len))
 

@@ -5,6 +5,7 @@ A tree is made of one kind of node. `op` says what it is:
     num             a literal; `value` is an int, a float or a bool
     var             q, k, b, h, kv_h, q_len, k_len, heads or score; `value` is the name
     option          an option set at run time; `value` is the keyword
+    local           what a kernel or a listing named; `value` is the name
     input           an extra tensor or scalar; `value` is its name, `args` the written index, if any
     + - * / // % ** neg                    arithmetic
     < <= > >= == !=                        comparison of two numbers
@@ -35,6 +36,7 @@ class Node:
     value: Value = None
     type: Type = "float"
     column: int = field(default=0, compare=False)
+    definition: Node | None = field(default=None, compare=False, repr=False)  # what a local stands for
 
     def walk(self) -> Iterator[Node]:
         """This node and all below it."""

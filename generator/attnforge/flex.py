@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from . import printers
+from . import printers, wholes
 from .expression import Node
 from .inputs import Axis, Input
 from .plan import Argument
@@ -16,6 +16,7 @@ from .spec import Spec
 _KV_HEAD = "h // (heads // kv_heads)"
 # names inside the two functions, in the order of their definition
 _PLACES = {"q_pos": "q_idx + shift", "kv_h": _KV_HEAD}
+_FAR_PLACES = {"q_pos": "q_idx.long() + shift", "k_pos": "kv_idx.long()", "kv_h": _KV_HEAD}
 _PACKED_PLACES = {
     "sequence": "sequence_q[q_idx]",
     "q_pos": "place_q[q_idx]",
@@ -72,7 +73,8 @@ def build(spec: Spec, arguments: Iterable[Argument], guarded: bool) -> Flex:
     taken = tuple(a for a in arguments if a.name not in _OUTSIDE)
     scores = [_whole(_bound(term.score, spec)) for term in spec.scores]
     masks = [_bound(mask.keep, spec) for mask in spec.masks]
-    leaf = _Leaf(spec, scores, guarded)
+    far = wholes.stretched((*scores, *masks), wholes.limits(spec.inputs, spec.options))
+    leaf = _Leaf(spec, scores, guarded, bool(far & {"q", "k"}))
     score = []
     if guarded:
         hidden = "a NaN or an infinite derivative elsewhere reaches no gradient"
@@ -83,8 +85,8 @@ def build(spec: Spec, arguments: Iterable[Argument], guarded: bool) -> Flex:
     for node, term in zip(masks, spec.masks, strict=True):
         joined = Node("and", (_KEEP, node), None, "bool") if mask else node
         mask.append(_line("keep", _keep(joined, leaf), term.label))
-    score, mask = _placed(score, spec), _placed(mask, spec)
-    prepare = [line for given in spec.inputs if given.axes for line in _prepared(given, spec)]
+    score, mask = _placed(score, leaf.places), _placed(mask, leaf.places)
+    prepare = [line for given in spec.inputs if given.axes for line in _prepared(given, spec, given.name in far)]
     words = _words((*score, *mask, *prepare, *(a.default or "" for a in taken)))
     return Flex(
         arguments=taken,
@@ -108,11 +110,11 @@ def _words(texts: Iterable[str]) -> set[str]:
     return {word for text in texts for word in re.findall(r"\w+", text.split("#")[0])}
 
 
-def _placed(lines: Sequence[str], spec: Spec) -> list[str]:
+def _placed(lines: Sequence[str], places: Mapping[str, str]) -> list[str]:
     """The statements with the definitions of the places that they name before them."""
     needed: list[str] = []
     words = _words(lines)
-    for name, text in reversed((_PACKED_PLACES if spec.packed else _PLACES).items()):
+    for name, text in reversed(list(places.items())):
         if name in words:
             needed.insert(0, f"{name} = {text}")
             words |= _words([text])
@@ -149,8 +151,9 @@ class _Leaf:
     local name, and each other read gets a view of the tensor.
     """
 
-    def __init__(self, spec: Spec, scores: Iterable[Node], guarded: bool) -> None:
+    def __init__(self, spec: Spec, scores: Iterable[Node], guarded: bool, far: bool) -> None:
         self.packed = spec.packed
+        self.places = _PACKED_PLACES if spec.packed else _FAR_PLACES if far else _PLACES
         self.inputs = {i.name: i for i in spec.inputs}
         self.views: list[str] = []  # statements of the factory
         self.named: dict[str, str] = {}  # local names of score_mod
@@ -175,8 +178,8 @@ class _Leaf:
             return self._named[node] if node in self._named else self._read(node)
         if node.op != "var":
             return name
-        places = {"b": "sequence", "q": "q_pos", "k": "k_pos"} if self.packed else {"q": "q_pos", "k": "kv_idx"}
-        return places.get(name, name)
+        key = "k_pos" if "k_pos" in self.places else "kv_idx"
+        return {"q": "q_pos", "k": key}.get(name, "sequence" if name == "b" and self.packed else name)
 
     def _read(self, node: Node) -> str:
         given, written = self.inputs[str(node.value)], list(node.args)
@@ -233,7 +236,7 @@ def _given_axes(given: Input, packed: bool) -> tuple[Axis, ...]:
     return tuple(a for a in given.axes if a.kind != "batch") if packed and given.rows else given.axes
 
 
-def _prepared(given: Input, spec: Spec) -> Iterable[str]:
+def _prepared(given: Input, spec: Spec, far: bool) -> Iterable[str]:
     """Statements that turn an input into what the functions index."""
     text = given.name
     if given.pairs:
@@ -241,6 +244,8 @@ def _prepared(given: Input, spec: Spec) -> Iterable[str]:
         text += f"[(None,) * ({len(given.axes)} - {given.name}.dim())]"
     if given.dtype == "float":
         text += ".to(dtype)"
+    elif given.dtype == "int" and far:
+        text += ".long()"
     axes = _given_axes(given, spec.packed)
     kinds = [axis.kind for axis in axes]
     if given.scan and spec.packed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .constants import LARGEST
 from .evaluation import evaluate
 from .expression import Node
 
@@ -11,7 +12,6 @@ if TYPE_CHECKING:
     from .inputs import Input
 
 IMPLICIT = {"batch": "b", "head": "h", "kv_head": "kv_h", "query": "q", "key": "k"}
-_LARGEST = 2**28  # of a whole number
 
 
 def reading(given: Input) -> str:
@@ -30,7 +30,7 @@ def whole(node: Node) -> Node | None:
     """The same number as an integer, if it is certain to be whole: floor's numbers are floats elsewhere."""
     if node.type == "int":
         return node
-    if node.op == "num" and isinstance(node.value, float) and node.value.is_integer() and abs(node.value) <= _LARGEST:
+    if node.op == "num" and isinstance(node.value, float) and node.value.is_integer() and abs(node.value) <= LARGEST:
         return Node("num", (), int(node.value), "int", node.column)
     if node.op == "floor":
         return Node("floor", node.args, None, "int", node.column)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from . import printers
+from . import printers, wholes
 from .expression import Node
 from .inputs import HEAD_AXES, ROW_AXES, Axis, Input
 from .spec import Spec
@@ -90,7 +90,12 @@ class Reader:
 
     def text(self, node: Node) -> str:
         """Triton text of an expression over tiles."""
-        return printers.triton(node, self.leaf_text)
+        return printers.triton(node, self.leaf_text, self.limits)
+
+    @cached_property
+    def limits(self) -> dict[str, wholes.Range]:
+        """Between what the numbers that the call gives lie."""
+        return wholes.limits(self.spec.inputs, self.spec.options)
 
     def beside_tiles(self, node: Node) -> Node:
         """The same, with comparisons of single floats made int1 where they meet tiles of conditions.
@@ -338,7 +343,7 @@ class Reader:
             if axis.kind == "query":
                 shift = Node("-", (Node("var", (), "k_len", "int"), Node("var", (), "q_len", "int")), None, "int")
                 node = Node("-", (node, shift), None, "int")
-            yield self.text(self.beside_tiles(node))
+            yield self.text(wholes.shortened(self.beside_tiles(node), self.limits))
 
     def place_name(self, leaf: Leaf, stride: str) -> str:
         """What kernels call the place of a leaf along the axis of a stride."""

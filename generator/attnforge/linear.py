@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from .constants import LARGEST
 from .expression import Node
 
 # axes along which a whole tile stands at one place, of a table where its index does
@@ -154,6 +155,11 @@ class Tile:
     high: tuple[Linear, ...] = ()  # and only those up to here
 
     @property
+    def limits(self) -> dict[str, tuple[int, int]]:
+        """Between what the call's numbers lie, as far as their least values tell."""
+        return {name: (int(least), LARGEST) for name, least in self.minimums.items()}
+
+    @property
     def other(self) -> str:
         return "q" if self.sought == "k" else "k"
 
@@ -193,6 +199,8 @@ class Tile:
             return node.value
         if node.op in _SCALARS:
             return self.minimums.get(str(node.value))
+        if node.op == "//" and self.positive(node.args[1]) and self._never_negative(linear(node.args[0])):
+            return 0
         return 0 if node.op == "var" and node.value in _COUNTS else None
 
     def extremes(self, form: Linear) -> tuple[Linear, Linear] | None:
@@ -296,16 +304,26 @@ class Tile:
                 # The multiple lies 0 to divisor - 1 below the value that was rounded down.
                 furthest = value if times < 0 else value - divisor + 1
                 return self._never_negative(form.without(part) + furthest * times)
-        first, last = variable(f"{self.other}_first"), variable(f"{self.other}_last")
-        if form.factor(last) < 0 or form.factor(first) + form.factor(last) != 0:
-            return False
+        form = self._at_worst(form)
         total: float = form.constant
-        for part, factor in form.without(first).without(last).terms:
+        for part, factor in form.terms:
             bound = self._bound(part)
             if bound is None or factor < 0:
                 return False
             total += factor * bound
         return total >= 0
+
+    def _at_worst(self, form: Linear) -> Linear:
+        """The form where the tile is the one that makes it the least: somewhere among the positions that there are."""
+        first, last = variable(f"{self.other}_first"), variable(f"{self.other}_last")
+        a, b = form.factor(first), form.factor(last)
+        together = max(min(-a, b), 0)  # the last position is no less than the first
+        k_len = atom(variable("k_len"))
+        start = Linear() if self.other == "k" else k_len - atom(variable("q_len"))
+        form = form.without(first).without(last)
+        for factor in (a + together, b - together):
+            form = form + (start if factor > 0 else k_len + -1) * factor
+        return form
 
     def _rounded(self, part: Node, factor: int) -> tuple[Linear, Linear, int] | None:
         """A term that is `times` a value rounded down to a multiple: the value, the divisor, and `times`."""

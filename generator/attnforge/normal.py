@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from .expression import Node
-from .linear import Linear, Tile, ceil_divided, floor_divided, linear
+from .linear import Linear, Tile, ceil_divided, floor_divided, linear, variable
 
 _CONJUNCTIONS = 8  # more of them than this are not told apart
 _SPLITS = 7  # so many nested cases of abs, min, max and where are told apart
@@ -104,15 +104,23 @@ class Normal:
                 ways.append(rest - linear(part.args[0]) * factor)
             if part.op in ("abs", "max", "min"):
                 join = _both if (factor > 0) == (part.op != "min") else _either
-                return join(*(self._at_most_zero(way, splits + 1) for way in ways))
+                return self._telling(join(*(self._at_most_zero(way, splits + 1) for way in ways)))
             if part.op == "where" and part.type == "int":
                 solved_ways = [self._at_most_zero(way, splits + 1) for way in ways]
-                return self._chosen(part.args[0], lambda i, found=solved_ways: found[i - 1])  # type: ignore[misc]
+                return self._telling(self._chosen(part.args[0], lambda i, found=solved_ways: found[i - 1]))  # type: ignore[misc]
         if all(part.op == "var" and part.value == self._tile.sought for part, _ in moving):
             return [_one(AtMostZero(form))]
         if len(moving) == 1 and (solved := self._inverted(form, *moving[0])) is not None:
             return self._at_most_zero(solved, splits)
         return [_one(Unknown(form))]
+
+    def _telling(self, cases: Disjunction) -> Disjunction:
+        """The cases of one inequality; only what all have in common where none bounds what is sought."""
+        literals = [literal for case in cases for literal in case]
+        sought = variable(self._tile.sought)
+        bounded = any(isinstance(literal, AtMostZero) and literal.form.factor(sought) for literal in literals)
+        vague = any(isinstance(literal, Unknown) for literal in literals)
+        return [_blurred(cases)] if vague and not bounded else cases
 
     def _inverted(self, form: Linear, part: Node, factor: int) -> Linear | None:
         """The same inequality about what is divided or multiplied inside `part`."""
@@ -149,7 +157,7 @@ def _either(*parts: Disjunction) -> Disjunction:
     for conjunction in every:
         if not any(other <= conjunction for other in kept):
             kept = [other for other in kept if not conjunction <= other] + [conjunction]
-    return kept if len(kept) <= _CONJUNCTIONS else _blurred(kept)
+    return kept if len(kept) <= _CONJUNCTIONS else [_blurred(kept)]
 
 
 def _both(*parts: Disjunction) -> Disjunction:
@@ -157,10 +165,11 @@ def _both(*parts: Disjunction) -> Disjunction:
     for part in sorted(parts, key=len):
         if len(result) * len(part) > _CONJUNCTIONS:
             result, part = sorted((result, part), key=len)
-            result = _blurred(result)
+            result = [_blurred(result)]
         result = _either([a | b for a in result for b in part])
     return result
 
 
-def _blurred(parts: Disjunction) -> Disjunction:
-    return [frozenset.intersection(*parts) | _one(Unknown(None))]
+def _blurred(parts: Disjunction) -> Conjunction:
+    """What all have in common."""
+    return frozenset.intersection(*parts) | _one(Unknown(None))

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from . import draws, printers, running_sums
+from . import draws, printers, running_sums, wholes
 from .expression import SCORE, Node
 from .indices import IMPLICIT
 from .inputs import ROW_AXES, Axis, Input
@@ -93,6 +93,8 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
         if any(n.op == "input" and inputs[str(n.value)].scan for n in term.score.walk()):
             text = f"({text}).to(dtype)"
         score.append(Line(text, _one_line(term.label)))
+    terms = (*(mask.keep for mask in spec.masks), *(term.score for term in spec.scores))
+    far = wholes.stretched(terms, wholes.limits(spec.inputs, spec.options))
     shapes = {i.name: _shape(i, spec.packed) for i in spec.inputs if i.axes}
     shapes |= {"sinks": "(Hq,)"} if spec.sink else {}
     counts = {i.name: len(_given_axes(i, spec.packed)) for i in spec.inputs if i.axes}
@@ -103,7 +105,9 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
     return Oracle(
         keep=tuple(keep),
         score=tuple(score),
-        prepare={i.name: text for i in cut.inputs[::-1] if (text := _prepare(i, i.name in leaf.gathered))},
+        prepare={
+            i.name: text for i in cut.inputs[::-1] if (text := _prepare(i, i.name in leaf.gathered, i.name in far))
+        },
         slices={i.name: _slice(i) for i in spec.inputs if i.axes},
         far=any(isinstance(n.value, int) and n.value >= 64 for m in spec.masks for n in m.keep.walk()),
         broad={name: axes for name, axes in broad.items() if axes},
@@ -258,13 +262,14 @@ def _view(axes: tuple[str, ...]) -> str:
     return ", ".join(marks)
 
 
-def _prepare(given: Input, gathered: bool) -> str:
-    text = given.name
+def _prepare(given: Input, gathered: bool, far: bool) -> str:
+    """What the terms read of an input; `far`: whole numbers are made of it that an int32 may not hold."""
+    text, whole = given.name, "long" if far else "int"
     if given.pairs:
         # as in any broadcast, leading axes may be missing
         text += f"[(None,) * ({len(given.axes)} - {given.name}.dim())]"
     if not given.axes:
-        dtype = "dtype" if given.dtype == "float" else f"torch.{given.dtype}"
+        dtype = {"float": "dtype", "int": f"torch.{whole}", "bool": "torch.bool"}[given.dtype]
         return f"torch.as_tensor({text}, dtype={dtype}, device=device)"
     if given.source:
         text = f"({given.source} == -math.inf).cumsum({given.kinds.index('token')})"
@@ -272,6 +277,8 @@ def _prepare(given: Input, gathered: bool) -> str:
         text = f"_sums({text}, {given.kinds.index('token')})"
     elif given.dtype == "float":
         text += ".to(dtype)"
+    elif given.dtype == "int" and far:
+        text += ".long()"
     # an index does not broadcast an axis of size 1
     if gathered and any(kind in IMPLICIT for kind in given.kinds):
         counts = {"batch": "batch", "head": "heads", "kv_head": "kv_heads", "query": "q_len", "key": "k_len"}

@@ -21,6 +21,7 @@ from .spec import Input, Spec
 
 _SHORT, _LETTERS = 6, "ijlmn"  # parts of an index that stands in a formula; names of those that do not
 _VARIABLES = {"q_len": "qLen", "k_len": "kLen", "q_first": "first", "q_last": "last"}
+_VARIABLES |= {"k_first": "kFirst", "k_last": "kLast"}
 _SCORE, _AFTER = "<mi>score</mi>", "<mi>score′</mi>"
 _VISIBLE = "<mtext>visible if\u00a0</mtext>"
 
@@ -187,6 +188,15 @@ class Page:
             )
             found.append(Ends(lo, hi, (full_lo, full_hi) if span.can_be_full else None))
         return tuple(found)
+
+    @property
+    def back(self) -> tuple[tuple[str, str], ...] | None:
+        """The spans of queries as JavaScript over the first and the last key of a tile, where a kernel walks them."""
+        if self.sample.back is None:
+            return None
+        none = ("kLen - qLen", "kLen")
+        ends = (zip((span.lo, span.hi), none, strict=True) for span in self.sample.back)
+        return tuple(tuple(other if end is None else self._script(end) for end, other in pair) for pair in ends)  # type: ignore[misc]
 
     @property
     def noted(self) -> tuple[Noted, ...]:

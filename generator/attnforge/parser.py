@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from . import habits, indices
-from .constants import constant
+from . import habits, indices, wholes
+from .constants import LARGEST, constant
 from .errors import Problems
 from .expression import Node, Type
 from .syntax import Place, syntax
@@ -21,7 +21,7 @@ from .vocabulary import FUNCTIONS, NAMES, Kind
 if TYPE_CHECKING:
     from .inputs import Input
 
-LARGEST, LARGEST_FLOAT = 2**28, 3.4e38  # of a whole number, and of what float32 holds
+LARGEST_FLOAT = 3.4e38  # of what float32 holds
 LARGEST_TABLE = 2**16  # entries of an axis of a table
 TALLEST = 100  # levels of a tree: what joins many parts nests them
 ARGUMENTS = {name: function.count for name, function in FUNCTIONS.items()}
@@ -78,9 +78,11 @@ def parse(text: str, scope: Scope, place: Place, problems: Problems) -> Node | N
     if node is None:
         return None
     if scope.kind == "mask":
-        return walk.need_bool(node, "a mask is a condition such as k <= q")
-    example = "a score is a number such as score + 1" if scope.kind == "score" else "a default is a number"
-    return walk.need_number(node, example)
+        found = walk.need_bool(node, "a mask is a condition such as k <= q")
+    else:
+        example = "a score is a number such as score + 1" if scope.kind == "score" else "a default is a number"
+        found = walk.need_number(node, example)
+    return found and wholes.settled(found, scope.inputs.values(), walk.fail)
 
 
 class _Walk:

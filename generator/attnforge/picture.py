@@ -102,6 +102,13 @@ def legend(tiling: Tiling) -> list[Entry]:
     return entries
 
 
+def visited(tiling: Tiling) -> list[str]:
+    """How many tiles the kernels visit, and those apart that visit others than the picture shows."""
+    (_, shown), *others = tiling.kernels
+    lines = [f"{number(shown.visited)} of {number(shown.total)} tiles are visited"]
+    return lines + [f"{who} {number(one.visited)}: {100 * one.saved:.1f} % saved" for who, one in others]
+
+
 def borders(length: int, side: int) -> range:
     """Where lines part tiles along an axis; of many tiles only every second, fourth, ... border gets one."""
     every = side * power(-(-length // (side * _LINES)))
@@ -190,8 +197,9 @@ def _legend(figure: Any, tiling: Tiling) -> None:
         write(0.97, y + 0.019, number(entry.count), fontsize=10, ha="right")
     write(x, y - 0.1, f"{100 * tiling.saved:.1f} %", fontsize=22, fontweight="bold")
     write(x, y - 0.13, "of the work saved", fontsize=10)
-    visited = f"{number(tiling.visited)} of {number(tiling.total)} tiles are visited"
-    write(x, y - 0.158, visited, fontsize=8.5, color=QUIET)
+    for line in visited(tiling):
+        y -= 0.028
+        write(x, y - 0.13, line, fontsize=8.5, color=QUIET)
 
 
 def number(value: int) -> str:

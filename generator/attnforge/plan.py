@@ -10,13 +10,13 @@ from typing import Literal
 
 from . import printers, running_sums, tiles, walk
 from .binding import Sum, View
+from .constants import LARGEST
 from .expression import Node
 from .faces import Faces
 from .inputs import Axis, Input
 from .layout import reduced, scan_view
 from .leaves import SIDES, Side
 from .parameters import Kernel
-from .parser import LARGEST
 from .skips import Skips
 from .spec import Spec
 from .walk import Walk
@@ -343,7 +343,8 @@ def _arguments(spec: Spec) -> Iterable[Argument]:
         )
     for option in spec.options:
         most = option.maximum if option.maximum is not None else _MOST[option.type]
-        yield Argument(option.keyword, "scalar", option.type, minimum=option.minimum, maximum=most)
+        least = -LARGEST if option.type == "int" and option.minimum is None else option.minimum
+        yield Argument(option.keyword, "scalar", option.type, minimum=least, maximum=most)
     for given in spec.inputs:
         # a number that is whole stays within what kernels count in
         least, most = (-LARGEST, LARGEST) if not given.axes and given.dtype == "int" else (None, None)

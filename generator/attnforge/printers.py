@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from .calculus import opposite
 from .constants import OPERATIONS
 from .expression import Node
+from .wholes import SHORT, Range, Ranges, floated
 
 Leaf = Callable[[Node], str]
 
@@ -44,9 +45,9 @@ class Text(NamedTuple):
         return self.text if self.precedence >= precedence else f"({self.text})"
 
 
-def triton(node: Node, leaf: Leaf) -> str:
-    """Triton text of an expression."""
-    return _Triton(leaf).print(fold(node)).text
+def triton(node: Node, leaf: Leaf, limits: Mapping[str, Range]) -> str:
+    """Triton text of an expression; a whole number is an int64 exactly where `limits` let it pass an int32."""
+    return _Triton(leaf, limits).print(fold(node)).text
 
 
 def words(texts: Iterable[str]) -> set[str]:
@@ -61,7 +62,7 @@ def torch(node: Node, leaf: Leaf, *, atom: bool = False) -> str:
 
 def triton_helpers(nodes: Iterable[Node]) -> tuple[str, ...]:
     """The jitted helper functions that the Triton text of these nodes calls, in the order of their definition."""
-    printer = _Triton(lambda node: "x")
+    printer = _Triton(lambda node: "x", {})
     for node in nodes:
         for part in fold(node).walk():
             if part.op not in LEAVES:
@@ -160,17 +161,40 @@ def _without_sign(extreme: Node) -> Node | None:
     return None
 
 
+def _widened(node: Node) -> Node:
+    """An operation on whole numbers with one of them as an int64, which makes it one of int64."""
+    at = 1 if node.args[0].op == "num" else 0
+    args = [Node("long", (arg,), None, "int") if i == at else arg for i, arg in enumerate(node.args)]
+    return Node(node.op, tuple(args), node.value, node.type)
+
+
 class _Triton:
-    def __init__(self, leaf: Leaf) -> None:
-        self.leaf = leaf
+    def __init__(self, leaf: Leaf, limits: Mapping[str, Range]) -> None:
+        self.leaf, self.ranges = leaf, Ranges(limits)
         self.helpers: set[str] = set()
 
     def print(self, node: Node) -> Text:
+        """The text of any expression, whole numbers in the integers that hold them."""
+        if node.type != "int" or node.op in (*LEAVES, "num", "long"):
+            return self._print(node)
+        values = node.args[1:] if node.op == "where" else node.args
+        long = any(a.type == "int" and self._long(a) for a in values)
+        if not self._long(node):
+            text = self._print(node)
+            return Text(f"{text.within(ATOM)}.to(tl.int32)", ATOM) if long else text
+        return self._print(node if long else _widened(node))
+
+    def _long(self, node: Node) -> bool:
+        return not self.ranges.within(node, SHORT)
+
+    def _print(self, node: Node) -> Text:
         op, args = node.op, node.args
         if op == "num":
             return _number(node)
         if op in LEAVES:
             return Text(self.leaf(node), ATOM)
+        if op == "long":
+            return self._tl("cast", self.print(args[0]), Text("tl.int64", ATOM))
         if op in FLOAT_FUNCTIONS:
             call = self._helper if op in ("tanh", "softplus") else self._tl
             return call(op, self._real(args[0]))
@@ -184,7 +208,7 @@ class _Triton:
             return self.print(Node(_OPPOSITE[args[0].op], args[0].args, type="bool"))
         if op in ("min", "max") and (other := _without_sign(node)):
             return self.print(other)
-        parts = tuple(map(self.print, args))
+        parts = tuple(map(self._real if floated(node) else self.print, args))
         if op in BINARY:
             return _binary(op, BINARY[op], *parts)
         if op in COMPARISONS:
@@ -264,6 +288,8 @@ class _Torch:
         """Python text for an operation on Python numbers."""
         op, args = node.op, node.args
         parts = tuple(map(self.print, args))
+        if floated(node):
+            parts = (Text(f"float({parts[0].text})", ATOM), *parts[1:])
         if op in BINARY:
             return _binary(op, BINARY[op], *parts)
         if op in COMPARISONS:
@@ -333,6 +359,7 @@ class _Torch:
         condition, *choices = node.args
         a, b = (self._real(c) if node.type == "float" else self.print(c) for c in choices)
         if is_scalar(condition):
+            a, b = (self._as_tensor(c, like=node) if is_scalar(c) else x for c, x in zip(choices, (a, b), strict=True))
             return Text(f"{a.within(OR)} if {self.print(condition).within(OR)} else {b.within(TERNARY)}", TERNARY)
         if node.type == "float" and all(map(is_scalar, choices)):
             a = self._as_tensor(choices[0])

@@ -4,7 +4,7 @@ The mask is brought into a disjunction of conjunctions of integer inequalities; 
 variable by the extremes that the other side takes over its tile. What cannot be resolved bounds nothing and lets no
 tile be full, so a span may be too wide but never misses a visible pair, and never calls a hidden one visible.
 
-Positions, scalars and runtime options are taken to lie within +-2**28, so that no bound overflows int32.
+Positions, scalars and runtime options are taken to lie within +-2**28; a bound that could pass 2**63 is none.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Literal
 from .expression import Node
 from .linear import Linear, Tile, atom, ceil_divided, floor_divided, variable
 from .normal import TRUE, AtMostZero, Conjunction, Holds, Normal
+from .wholes import LONG, Ranges
 
 
 @dataclass(frozen=True)
@@ -130,15 +131,19 @@ class _Range:
         literals = sorted(conjunction, key=repr)
         forms = [literal.form for literal in literals if isinstance(literal, AtMostZero)]
         # A position that the conjunction rules out for every partner makes no other bound wider.
-        clipped = tile.clipped(forms)
+        clipped, held = tile.clipped(forms), Ranges(tile.limits)
         for literal in literals:
             if isinstance(literal, Holds):
                 seen.conditions.append(literal.node)
                 full.conditions.append(literal.node)
-            elif isinstance(literal, AtMostZero) and (ends := tile.extremes(literal.form.without(sought))):
+            elif (
+                isinstance(literal, AtMostZero)
+                and (ends := tile.extremes(rest := literal.form.without(sought)))
+                and all(_computable(end, held) for end in ends)
+            ):
                 factor = literal.form.factor(sought)
-                least = clipped.extremes(literal.form.without(sought)) if factor else ends
-                seen.add(factor, (least or ends)[0])
+                least = clipped.extremes(rest) if factor else ends
+                seen.add(factor, least[0] if least and _computable(least[0], held) else ends[0])
                 full.add(factor, ends[1])
             else:
                 can_be_full = False
@@ -166,6 +171,13 @@ class _Range:
         # Where one interval cannot tell both, the one that moves with the tile is the longer one on most tiles.
         longer = self.full if self.full.motion() > other.full.motion() else other.full
         return self.full.union(other.full) or longer
+
+
+def _computable(form: Linear, ranges: Ranges) -> bool:
+    """Whether int64 holds all steps of a form, in whatever order its terms are added."""
+    most = abs(form.constant) + sum(abs(factor) * max(map(abs, ranges.of(part))) for part, factor in form.terms)
+    parts = (node for part, _ in form.terms for node in part.walk() if node.type == "int")
+    return most <= LONG and all(ranges.within(node, LONG) for node in parts)
 
 
 def _at_most_zero(form: Linear) -> Node:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from . import intervals, walk
+from .constants import LARGEST
 from .evaluation import evaluate
 from .expression import Node
 from .inputs import HEAD_AXES, Axis
 from .leaves import Side
 from .notation import source
-from .parser import LARGEST
 from .ranges import Span
 from .skips import Skips
 from .spec import Input, RuntimeOption, Spec
@@ -59,7 +59,8 @@ class Sample:
     """A mask and its spans with all inputs replaced: over positions, lengths and the parameters."""
 
     mask: Node
-    spans: tuple[Span, ...]
+    spans: tuple[Span, ...]  # of keys
+    back: tuple[Span, ...] | None  # of queries, where some kernels walk along these and others do not
     known: Told | None
     parameters: tuple[Parameter, ...]
     notes: tuple[str, ...]  # what was taken, for people; `{name}` stands for the parameter's value
@@ -80,12 +81,14 @@ def take(spec: Spec) -> Sample:
     taken = _Taken(spec)
     mask = taken.replaced(whole)
     spans = tuple(taken.span(span) for span in walk.spans(spec, "k"))
+    both = len(spec.algorithm.walks) > 1
+    back = tuple(taken.span(span) for span in walk.spans(spec, "q")) if both else None
     told = taken.told(Skips(spec, "q"), whole)
     if spec.packed:
         taken.notes["one of the packed sequences"] = None
     if taken.places:
         taken.notes[" and ".join(dict.fromkeys(taken.places))] = None
-    return Sample(mask, spans, told, tuple(taken.parameters.values()), tuple(taken.notes))
+    return Sample(mask, spans, back, told, tuple(taken.parameters.values()), tuple(taken.notes))
 
 
 def _value(name: str, value: Node) -> str:

@@ -76,6 +76,7 @@ class Sheet:
         """The picture, and what it shows in words."""
         mask, tiling = self.drawn.mask, self.drawn.tiling
         saved = f"{100 * tiling.saved:.1f} % of the work saved"
+        saved += "".join(f", {100 * one.saved:.1f} % where {who}" for who, one in tiling.kernels[1:])
         shown = f"The mask for {mask.q_len} queries and {mask.k_len} keys: {saved}"
         return f"![{shown}]({markdown.address(self.picture.name)})"
 

@@ -215,7 +215,7 @@ class Skips:
         return tuple(reversed(kept))
 
     def _text(self, node: Node) -> str:
-        return printers.triton(node, self.reader.leaf_text)
+        return self.reader.text(node)
 
     def known(self, node: Node) -> Ends | None:
         """What a tile's extremes tell of a leaf."""

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from . import calculus, plan, ranges, walk
 from .binding import label
+from .constants import LARGEST
 from .expression import Node
 from .inputs import Axis
 from .leaves import Side
 from .notation import source
-from .parser import LARGEST
 from .plan import Argument
 from .skips import Skips
 from .spec import Spec

@@ -6,7 +6,7 @@ import html
 from collections.abc import Iterator
 
 from .elements import EMPTY, FULL, MIXED, SKIPPED, UNKNOWN, Mask, Raster, Tiling, raster
-from .picture import BLUE, GREY, INK, ORANGE, PALE, QUIET, ROSE, borders, legend, number, square, ticks
+from .picture import BLUE, GREY, INK, ORANGE, PALE, QUIET, ROSE, borders, legend, number, square, ticks, visited
 
 _LONGEST = 128  # pixels of the longer side: what a page shows, in a few thousand rectangles at most
 _PLOT, _LEFT, _TOP = 480, 56, 20
@@ -128,8 +128,8 @@ def _legend(tiling: Tiling) -> Iterator[str]:
     y += 54
     yield f'<text x="{_LEGEND}" y="{y}" font-size="22" font-weight="bold">{100 * tiling.saved:.1f} %</text>'
     yield f'<text x="{_LEGEND}" y="{y + 18}">of the work saved</text>'
-    visited = f"{number(tiling.visited)} of {number(tiling.total)} tiles are visited"
-    yield f'<text x="{_LEGEND}" y="{y + 36}" font-size="10.5" fill="{QUIET}">{visited}</text>'
+    for i, line in enumerate(visited(tiling)):
+        yield f'<text x="{_LEGEND}" y="{y + 36 + 16 * i}" font-size="10.5" fill="{QUIET}">{line}</text>'
 
 
 def _short(value: float) -> str:

@@ -47,13 +47,13 @@ def _told(mask: Mask, tiling: Tiling, notes: Sequence[str]) -> list[str]:
     m, n = tiling.size
     named = ((FULL, "full"), (MIXED, "mixed"), (EMPTY, "empty"), (UNKNOWN, "not looked into"))
     counts = ", ".join(f"{tiling.count(s)} {name}" for s, name in named if s != UNKNOWN or tiling.count(s))
-    vain = f", {tiling.vain} of them empty" if tiling.vain else ""
     lines = [
         f"{mask.q_len} queries downwards, {mask.k_len} keys to the right",
         f"  tiles of {m} x {n}: {counts}",
-        f"  the kernels visit {tiling.visited} of {tiling.total} tiles{vain}: "
-        f"{100 * tiling.saved:.1f} % of the work saved",
     ]
+    for who, one in tiling.kernels:
+        vain = f", {one.vain} of them empty" if one.vain else ""
+        lines.append(f"  {who} {one.visited} of {one.total} tiles{vain}: {100 * one.saved:.1f} % of the work saved")
     return [*lines, *([f"  sample: {'; '.join(notes)}"] if notes else [])]
 
 

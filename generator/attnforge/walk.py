@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
-from . import printers, ranges
+from . import printers, ranges, wholes
 from .expression import Node
 from .leaves import Reader, Side
 from .ranges import Span
 from .spec import Spec
+
+_SHIFT = Node("local", (), "shift", "int")  # the position of row 0
 
 
 @dataclass(frozen=True)
@@ -110,11 +112,14 @@ def _end(node: Node | None, kind: str, along: str, spec: Spec) -> str:
     count = "k_len" if along == "k" else "q_len"
     if node is None:
         return "0" if kind == "lo" else count
-    text = Reader(spec, "q").text(node)
+    reader = Reader(spec, "q")
     if along == "q":
-        text += " - shift"
+        node = Node("-", (node, _SHIFT), None, "int")
+    text = reader.text(node)
     if text == "0":
         return text
+    if not wholes.Ranges(reader.limits).within(node, wholes.SHORT):
+        return f"tl.minimum(tl.maximum({text}, 0), {count}).to(tl.int32)"
     return f"tl.maximum({text}, 0)" if kind == "lo" else text if text == count else f"tl.minimum({text}, {count})"
 
 

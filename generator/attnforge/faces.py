@@ -218,7 +218,11 @@ class Faces(Pieces):
         """Cumulative sums over the tokens of each sequence."""
         outer = ("head", "token") if self.spec.packed else ("batch", "head", "token")
         lengths = (
-            (Parameter("cu_seqlens_ptr", "*i32", "cu_seqlens_k"), Parameter("total", "i32", "tokens"))
+            (
+                Parameter("cu_seqlens_ptr", "*i32", "cu_seqlens_k"),
+                Parameter("rows", "i32", "min(x.shape[-1], tokens)"),
+                Parameter("total", "i32", "tokens"),
+            )
             if self.spec.packed
             else (Parameter("count", "i32", "x.shape[-1]"),)
         )
@@ -329,10 +333,6 @@ class Faces(Pieces):
     def _summed(self, view: View) -> Iterable[Parameter]:
         """How many rows a head has in the gradients that a kernel of packed sequences writes row by row."""
         rows = [s.leaf for s in view.learned if s.leaf.tie and self.spec.packed]
-        if any(leaf.row_axis.kind == "query" for leaf in rows):
-            yield Parameter("q_total", "i32", "q.shape[0]")
-        if any(leaf.row_axis.kind != "query" and not leaf.input.scan for leaf in rows):
-            yield Parameter("k_total", "i32", "k.shape[0]")
         if sums := [leaf.input.name for leaf in rows if leaf.input.scan]:
             yield Parameter("k_rows", "i32", f"{sums[0]}.shape[-1]")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -14,12 +13,13 @@ import torch
 from devices import GPU
 from torch.utils.checkpoint import checkpoint
 
-from attnforge import bench, emit, render, resources, spec
+from attnforge import bench, render, resources, spec
 
 DEVICE = "cuda" if GPU else "cpu"
 SPECS = {
     "rope": "rope: {layout: half}\nmask: [causal]",
-    "inputs": "mask:\n  - expr: q - k < reach\nscore:\n  - expr: score + lift * rise\n  - expr: score + table[min(abs(q - k), 7)]\n"
+    "inputs": "mask:\n  - expr: q - k < reach\nscore:\n  - expr: score + lift * rise\n"
+    "  - expr: score + table[min(abs(q - k), 7)]\n"
     "inputs:\n  reach: {axes: [head]}\n  lift: {axes: [head], default: 1.0}\n  rise: {axes: []}\n"
     "  table: {axes: [head, 8], grad: true}",
     "window": "mask: [causal, sliding_window: {size: runtime}]",

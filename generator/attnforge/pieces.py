@@ -77,7 +77,7 @@ class Pieces:
             yield Parameter("scale", "fp32", "scale")
 
     def _aligned(self) -> Iterable[Parameter]:
-        """How many packed sequences there are, and rows of a head in the LSE and delta: they begin at multiples of 4."""
+        """How many packed sequences and rows of a head the LSE and delta have, where each begins at a multiple of 4."""
         if self.spec.packed:
             yield Parameter("sequences", "i32", "cu_seqlens_q.shape[0] - 1")
             yield Parameter("q_rows", "i32", "lse.shape[-1]")

@@ -222,13 +222,16 @@ class Faces(Pieces):
     def scan_back(self) -> Kernel:
         """The gradient of what was summed up, from that of the sums."""
         parts = Parameter("dsums_ptr", "*fp32", "dsums"), Parameter("dx_ptr", "*fp32", "dx", written=True)
-        rows = (Parameter("rows", "i32", "dx.shape[-1]"),) if self.spec.packed else ()
-        return self._along_tokens("scan_back", "dsums", *parts, *rows)
+        return self._along_tokens("scan_back", "dsums", *parts)
 
     def _along_tokens(self, name: str, sums: str, *parts: Parameter) -> Kernel:
         outer = ("head", "token") if self.spec.packed else ("batch", "head", "token")
         lengths = (
-            (Parameter("cu_seqlens_ptr", "*i32", "cu_seqlens_k"), Parameter("total", "i32", f"{sums}.shape[-1]"))
+            (
+                Parameter("cu_seqlens_ptr", "*i32", "cu_seqlens_k"),
+                Parameter("rows", "i32", "x.shape[-1]"),
+                Parameter("total", "i32", f"{sums}.shape[-1]"),
+            )
             if self.spec.packed
             else (Parameter("count", "i32", "x.shape[-1]"),)
         )
@@ -340,10 +343,6 @@ class Faces(Pieces):
     def _summed(self, view: View) -> Iterable[Parameter]:
         """How many rows a head has in the gradients that a kernel of packed sequences writes row by row."""
         rows = [s.leaf for s in view.learned if s.leaf.tie and self.spec.packed]
-        if any(leaf.row_axis.kind == "query" for leaf in rows):
-            yield Parameter("q_total", "i32", "q.shape[0]")
-        if any(leaf.row_axis.kind != "query" and not leaf.input.scan for leaf in rows):
-            yield Parameter("k_total", "i32", "k.shape[0]")
         if any(leaf.input.scan for leaf in rows):
             yield Parameter("k_rows", "i32", f"{self.sums[0]}.shape[-1]")
 

@@ -80,6 +80,19 @@ class Input:
         """Whether each score may have a value of its own."""
         return {"query", "key"} <= set(self.kinds)
 
+    @property
+    def no_gradient(self) -> str:
+        """Why its type or axes keep it from having a gradient; "" if they do not."""
+        if self.dtype != "float":
+            return f"only float inputs have a gradient, {self.name} is {self.dtype}"
+        if not self.axes:
+            return f"{self.name} is a number of the call, without axes: it has no gradient"
+        if any(axis.per != 1 for axis in self.axes):
+            return "an axis with one entry for several positions has no gradient"
+        if len(self.rows) > 1 and (self.sizes or not self.pairs):
+            return f"an input with the axes {' and '.join(self.kinds)} has no gradient"
+        return ""
+
     def filled(self, options: Mapping[str, object]) -> Input:
         """The input with sizes in place of the options that give them."""
         return dataclasses.replace(self, axes=tuple(axis.filled(options) for axis in self.axes))
@@ -148,16 +161,10 @@ class _Reader:
         return None if axes is None or self.wrong else given
 
     def _gradient(self, given: Input, axes: tuple[Axis, ...] | None) -> None:
-        if given.dtype != "float":
-            self.fail("grad", f"only float inputs have a gradient, {self.name} is {given.dtype}")
         if self.kind == "mask":
             self.fail("grad", "only inputs of score terms have a gradient: a mask has no slope")
-        if axes == ():
-            self.fail("grad", f"{self.name} is a number of the call, without axes: it has no gradient")
-        if any(axis.per != 1 for axis in given.axes):
-            self.fail("grad", "an axis with one entry for several positions has no gradient")
-        elif len(given.rows) > 1 and (given.sizes or not given.pairs):
-            self.fail("grad", f"an input with the axes {' and '.join(given.kinds)} has no gradient")
+        if (axes is not None or given.dtype != "float") and (why := given.no_gradient):
+            self.fail("grad", why)
 
     def _default(self, given: Input, axes: tuple[Axis, ...] | None) -> Node | None:
         value = self.fields.found["default"].value

@@ -63,6 +63,7 @@ class Oracle:
     token_axes: tuple[str, ...]  # inputs that are read at both positions: they need q_len <= k_len
     sizes: dict[str, str]  # the sizes that the interface's checks name -> their text
     docs: dict[str, str]  # keyword -> what it is, on one line
+    refused: dict[str, bool]  # tensors that get no gradient, and whether the spec could ask for one
     description: str  # of the spec, safe inside a docstring
     citation: str  # the same of the paper or model
 
@@ -120,6 +121,7 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
         token_axes=tuple(i.name for i in spec.inputs if "token" in i.kinds),
         sizes=_sizes(spec, shapes),
         docs={a.name: _doc(a, shapes) for a in arguments},
+        refused=_refused(spec, arguments),
         description=quoted(spec.description),
         citation=quoted(spec.citation).rstrip("."),
     )
@@ -162,6 +164,15 @@ def _sizes(spec: Spec, shapes: dict[str, str]) -> dict[str, str]:
         named |= {"Tq", "Tk", "Nq", "Nk"}
     named |= {"Tq", "Tk", "Nk"} if spec.rope else set()
     return {name: text for name, text in texts.items() if name in named}
+
+
+def _refused(spec: Spec, arguments: Iterable[Argument]) -> dict[str, bool]:
+    if not spec.algorithm.backward:
+        return {}
+    masked = {n.value for mask in spec.masks for n in mask.keep.walk() if n.op == "input"}
+    could = {i.name: not (i.no_gradient or i.name in masked) for i in spec.inputs}
+    floats = (a for a in arguments if (a.kind, a.dtype, a.grad) == ("tensor", "float", False))
+    return {a.name: could.get(a.name, False) for a in floats}
 
 
 def quoted(text: str) -> str:

@@ -71,6 +71,9 @@ class Pieces:
         if self.spec.packed:
             yield Parameter("cu_seqlens_q_ptr", "*i32", "cu_seqlens_q")
             yield Parameter("cu_seqlens_k_ptr", "*i32", "cu_seqlens_k")
+            for side, longest in zip(SIDES, self.longest, strict=True):
+                yield Parameter(f"{side}_total", "i32", f"{side}.shape[0]")
+                yield Parameter(longest, "i32", longest)
         else:
             yield Parameter("q_len", "i32", "q.shape[1]")
             yield Parameter("k_len", "i32", "k.shape[1]")
@@ -79,8 +82,9 @@ class Pieces:
             yield Parameter("scale", "fp32", "scale")
 
     def _aligned(self) -> Iterable[Parameter]:
-        """How many rows a head has in the LSE and delta, where packed sequences begin at multiples of 4."""
+        """How many packed sequences and rows of a head the LSE and delta have, where each begins at a multiple of 4."""
         if self.spec.packed:
+            yield Parameter("sequences", "i32", "cu_seqlens_q.shape[0] - 1")
             yield Parameter("q_rows", "i32", "lse.shape[-1]")
 
     def _given(self, view: Reader) -> Iterable[Parameter]:

@@ -286,8 +286,8 @@ class Plan:
                 shape = f"{self.sequences}, q.shape[-2], {self.faces.tiles('q')}{entries}"
                 partial.append((s.name, f"lse.new_zeros({shape}){only}"))
             else:
-                # a token that no query stands at keeps a gradient of 0, as does what lies between aligned sequences
-                gaps = (tie == "q" and s.leaf.row_axis.kind == "token") or (self.spec.packed and s.leaf.input.scan)
+                # a token that no query stands at keeps a gradient of 0, as does what no packed sequence has
+                gaps = (tie == "q" and s.leaf.row_axis.kind == "token") or self.spec.packed
                 kind = "zeros" if form == "entry" or gaps else "empty"
                 rows = "q" if s.leaf.row_axis.kind == "query" else "k"
                 count = f"{s.leaf.input.name}_sums.shape[-1]" if s.leaf.input.scan else self._count(rows)

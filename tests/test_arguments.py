@@ -1,0 +1,240 @@
+"""What `attention` makes of arguments that it cannot take, and of those that only look as if it could not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from devices import GPU
+from torch.utils.checkpoint import checkpoint
+
+from attnforge import bench, render, resources, spec
+
+DEVICE = "cuda" if GPU else "cpu"
+SPECS = {
+    "rope": "rope: {layout: half}\nmask: [causal]",
+    "inputs": "mask:\n  - expr: q - k < reach\nscore:\n  - expr: score + lift * rise\n"
+    "  - expr: score + table[min(abs(q - k), 7)]\n"
+    "inputs:\n  reach: {axes: [head]}\n  lift: {axes: [head], default: 1.0}\n  rise: {axes: []}\n"
+    "  table: {axes: [head, 8], grad: true}",
+    "window": "mask: [causal, sliding_window: {size: runtime}]",
+    "dropout": "dropout: true",
+    "packed": "layout: packed\nmask: [causal]",
+    "packed_rope": "layout: packed\nrope: {layout: half}\nmask: [causal]",
+}
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], ModuleType]:
+    """Packages of some specs, by name."""
+    folder, made = tmp_path_factory.mktemp("arguments"), {}
+
+    def find(name: str) -> ModuleType:
+        if name not in made:
+            path = folder / f"arguments_{name}.yaml"
+            path.write_text(f"name: arguments_{name}\ndescription: A test.\n{SPECS[name]}\n")
+            loaded = spec.load(path, terms=resources.terms_for(path))
+            package = folder / "packages" / loaded.name
+            package.mkdir(parents=True)
+            for file, text in render.render(loaded).items():
+                (package / file).write_text(text)
+            made[name] = bench.module(loaded.name, package / "__init__.py")
+        return made[name]
+
+    return find
+
+
+def operands(packed: bool = False, count: int = 12) -> dict[str, Any]:
+    make = torch.Generator().manual_seed(0)
+    lead = (count,) if packed else (1, count)
+    return {name: torch.randn(*lead, 2, 16, generator=make).to(DEVICE) for name in "qkv"}
+
+
+def cuts(*places: int, longest: int = 12) -> dict[str, Any]:
+    return {"cu_seqlens": torch.tensor(places, dtype=torch.int32, device=DEVICE), "max_seqlen": longest}
+
+
+def more(name: str) -> dict[str, Any]:
+    """Further arguments of a package."""
+    angles = torch.arange(12, device=DEVICE)[:, None] * torch.tensor([1.0, 0.5, 0.2, 0.1] * 2, device=DEVICE)
+    rope = {"cos": angles.cos(), "sin": angles.sin()}
+    heads = torch.tensor([3.0, 5.0], device=DEVICE)
+    learned = torch.linspace(-1, 1, 16, device=DEVICE).view(2, 8)
+    return {
+        "rope": rope,
+        "inputs": {"reach": heads, "lift": heads / 4, "rise": 0.5, "table": learned},
+        "window": {"window": 4},
+        "dropout": {"dropout_p": 0.25, "seed": 3},
+        "packed": cuts(0, 5, 12),
+        "packed_rope": rope | cuts(0, 5, 12),
+    }[name]
+
+
+def arguments(name: str) -> dict[str, Any]:
+    """A good call's."""
+    return operands(name.startswith("packed")) | more(name)
+
+
+LONE = [("rope", "cos", False), ("rope", "sin", False), ("inputs", "reach", False), ("inputs", "lift", True)]
+
+
+@pytest.mark.parametrize(("name", "argument", "could"), LONE)
+def test_a_gradient_that_would_be_lost_is_refused(
+    name: str, argument: str, could: bool, package: Callable[[str], ModuleType]
+) -> None:
+    attention, given = package(name).attention, arguments(name)
+    wanted = attention(**given)
+    given[argument] = given[argument].clone().requires_grad_()
+    with pytest.raises(ValueError, match=rf"^{argument}: expected .* got .*{argument}\.detach\(\)") as found:
+        attention(**given)
+    assert ("grad: true" in str(found.value)) == could
+    with torch.no_grad():
+        assert torch.equal(attention(**given), wanted)
+    assert torch.equal(attention(**given | {argument: given[argument].detach()}), wanted)
+
+
+def test_what_learns_goes_on_beside_what_does_not(package: Callable[[str], ModuleType]) -> None:
+    attention, given = package("inputs").attention, arguments("inputs")
+    given["q"].requires_grad_()
+    given["table"].requires_grad_()
+    plain = torch.autograd.grad(attention(**given).sum(), (given["q"], given["table"]))
+    for reentrant in (True, False):
+        out = checkpoint(lambda q: attention(**given | {"q": q}), given["q"], use_reentrant=reentrant)
+        kept = torch.autograd.grad(out.sum(), (given["q"], given["table"])) if not reentrant else None
+        assert kept is None or all(map(torch.equal, kept, plain))
+    with torch.autocast(DEVICE, torch.float16):
+        assert attention(**given).dtype == torch.float16
+    compiled = torch.compile(lambda x: attention(**x), fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(torch.autograd.grad(compiled(given).sum(), given["q"])[0], plain[0])
+
+
+class Whole:
+    """A whole number of another library."""
+
+    def __index__(self) -> int:
+        return 4
+
+
+class Real:
+    """A real number of another library."""
+
+    def __float__(self) -> float:
+        return 0.25
+
+
+@pytest.mark.parametrize(
+    ("name", "argument", "value", "plain"),
+    [
+        ("window", "window", numpy.int64(4), 4),
+        ("window", "window", Whole(), 4),
+        ("window", "scale", numpy.float32(0.25), 0.25),
+        ("window", "scale", Real(), 0.25),
+        ("window", "scale", numpy.int32(2), 2),
+        ("window", "scale", Whole(), 4.0),
+        ("inputs", "rise", numpy.float64(0.5), 0.5),
+        ("dropout", "dropout_p", numpy.float32(0.25), 0.25),
+        ("dropout", "seed", numpy.uint32(7), 7),
+        ("packed", "max_seqlen", numpy.int64(7), 7),
+    ],
+)
+def test_numbers_of_other_libraries_are_numbers(
+    name: str, argument: str, value: Any, plain: Any, package: Callable[[str], ModuleType]
+) -> None:
+    attention, given = package(name).attention, arguments(name)
+    out = attention(**given | {argument: value})
+    assert torch.equal(out, attention(**given | {argument: plain}))
+
+
+@pytest.mark.parametrize(
+    ("name", "argument", "value", "error"),
+    [
+        ("window", "window", True, TypeError),
+        ("window", "window", 4.0, TypeError),
+        ("window", "window", "4", TypeError),
+        ("window", "window", torch.tensor(4), TypeError),
+        ("window", "window", numpy.array([4, 5]), TypeError),
+        ("window", "window", 10**5000, ValueError),
+        ("window", "scale", True, TypeError),
+        ("window", "scale", "1", TypeError),
+        ("window", "scale", 1j, TypeError),
+        ("window", "scale", torch.tensor(1.0), TypeError),
+        ("window", "scale", numpy.array([1.0, 2.0]), TypeError),
+        ("window", "scale", 10**400, ValueError),
+        ("window", "scale", -(10**5000), ValueError),
+        ("window", "scale", 1e39, ValueError),
+        ("window", "scale", numpy.float64(-1e39), ValueError),
+        ("window", "scale", math.nan, ValueError),
+        ("window", "scale", numpy.float32(math.inf), ValueError),
+        ("inputs", "rise", 1e39, ValueError),
+        ("packed", "max_seqlen", 2**40, ValueError),
+        ("packed", "max_seqlen", 2**28 + 1, ValueError),
+        ("packed", "max_seqlen", -1, ValueError),
+    ],
+    ids=lambda x: x if isinstance(x, str) else type(x).__name__,
+)
+def test_numbers_that_are_refused(
+    name: str, argument: str, value: Any, error: type[Exception], package: Callable[[str], ModuleType]
+) -> None:
+    with pytest.raises(error, match=rf"^{argument}: expected .*, got ") as found:
+        package(name).attention(**arguments(name) | {argument: value})
+    assert len(str(found.value)) < 200
+
+
+def sparse(x: torch.Tensor) -> torch.Tensor:
+    return x.to_sparse()
+
+
+def jagged(x: torch.Tensor) -> torch.Tensor:
+    return torch.nested.nested_tensor(list(x), layout=torch.jagged)
+
+
+def nested(x: torch.Tensor) -> torch.Tensor:
+    return torch.nested.nested_tensor(list(x))
+
+
+def mkldnn(x: torch.Tensor) -> torch.Tensor:
+    return x.cpu().to_mkldnn()
+
+
+@pytest.mark.parametrize("kind", [sparse, jagged, nested, mkldnn])
+@pytest.mark.parametrize(
+    ("name", "argument"), [("rope", "q"), ("rope", "k"), ("rope", "v"), ("rope", "cos"), ("inputs", "table")]
+)
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_tensors_that_are_not_strided_are_refused(
+    name: str, argument: str, kind: Callable[[torch.Tensor], torch.Tensor], package: Callable[[str], ModuleType]
+) -> None:
+    given = arguments(name)
+    given[argument] = kind(given[argument])
+    with pytest.raises(TypeError, match=rf"^{argument}: expected a strided tensor, got "):
+        package(name).attention(**given)
+
+
+@pytest.mark.skipif(GPU, reason="values of tensors on a GPU are not looked at")
+@pytest.mark.parametrize(
+    ("wrong", "argument"),
+    [
+        (cuts(-1, 5, 12), "cu_seqlens"),
+        (cuts(0, 5, 13), "cu_seqlens"),
+        (cuts(0, 5, 2**30), "cu_seqlens"),
+        (cuts(0, 7, 5, 12), "cu_seqlens"),
+        (cuts(0, 5, 12, longest=6), "max_seqlen"),
+    ],
+)
+def test_cuts_outside_the_rows_are_refused(
+    wrong: dict[str, Any], argument: str, package: Callable[[str], ModuleType]
+) -> None:
+    attention, given = package("packed").attention, operands(packed=True)
+    with pytest.raises(ValueError, match=rf"^{argument}: expected .*, got "):
+        attention(**given, **wrong)
+    for side, other in ("qk", "kq"):
+        pair = {f"{name}_{side}": x for name, x in wrong.items()}
+        level = torch.linspace(0, 12, len(wrong["cu_seqlens"])).int()
+        pair |= {f"cu_seqlens_{other}": level, f"max_seqlen_{other}": 12}
+        with pytest.raises(ValueError, match=rf"^{argument}_{side}: expected .*, got "):
+            attention(**given, **pair)

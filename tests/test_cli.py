@@ -191,6 +191,20 @@ def test_an_architecture_that_nobody_knows(arch: str) -> None:
     assert f"unknown architecture {arch!r}; expected some of sm_80, " in result.stderr
 
 
+def test_a_spec_behind_a_broken_link(folder: Path) -> None:
+    (folder / "specs" / "causal.yaml").symlink_to("nowhere.yaml")
+    assert "specs/causal.yaml is a link that leads nowhere" in run("check", "specs/causal.yaml", code=2).stderr
+
+
+def test_a_name_that_no_file_can_have() -> None:
+    assert "is neither a file nor a shipped variant" in run("check", "a" * 300, code=2).stderr
+
+
+@pytest.mark.parametrize("text", ["²", "1" * 5000, "64:²"])
+def test_numbers_that_are_none(text: str) -> None:
+    assert "expected numbers from 1 to 256" in run("bench", "full", "--head-dim", text, code=2).stderr
+
+
 @pytest.mark.parametrize("command", ["tune", "profile"])
 def test_an_option_is_called_by_its_name(command: str) -> None:
     assert "Invalid value for --length:" in run(command, "full", "--length", "0", code=2).stderr

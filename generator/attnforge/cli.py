@@ -259,10 +259,10 @@ def bench(
         raise click.BadParameter(f"unknown peer {unknown[0]!r}; there are {', '.join(PEERS)}", param_hint="--against")
     sizes = timing.sizes(lengths, queries, tokens, head_dim, heads, dtype)
     loaded = given.load(specs)
-    packages = given.packages(loaded)
     if plot:
         picture.needed("--plot")
     machine = timing.Machine.here()
+    packages = given.packages(loaded)
     console, results = Console(width=None if sys.stdout.isatty() else 150), []
     click.echo(f"{machine.device}, torch {machine.torch}, triton {machine.triton}")
     for spec, package in zip(loaded.values(), packages, strict=True):
@@ -301,8 +301,8 @@ def profile(
     sizes = timing.sizes(length, None, tokens, head_dim, heads, dtype, option="--length")
     loaded = given.load([spec])
     ((path, found),) = loaded.items()
-    (package,) = given.packages(loaded)
     machine, tool = timing.Machine.here(), counters.program(ncu)
+    (package,) = given.packages(loaded)
     console, profiles = Console(width=None if sys.stdout.isatty() else 150), []
     click.echo(f"{machine.device}, torch {machine.torch}, triton {machine.triton}")
     for one in sizes:
@@ -338,8 +338,8 @@ def tune(specs: Sequence[str], head_dim: str, length: str, tokens: int, heads: s
 
     sizes = timing.sizes(length, None, tokens, head_dim, heads, dtype, option="--length")
     loaded = given.load(specs)
-    packages = given.packages(loaded)
     machine = timing.Machine.here()
+    packages = given.packages(loaded)
     for (path, spec), package in zip(loaded.items(), packages, strict=True):
         found = tuning.run(spec, package, sizes, Console())
         file = tiles.tuned_path(path)

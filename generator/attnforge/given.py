@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,8 +42,11 @@ def find(argument: str) -> Path:
     from .errors import near
 
     path = Path(argument)
-    if path.is_file():
+    # unlike Path.is_file this is false, too, of what no file can be called
+    if os.path.isfile(argument):
         return path
+    if os.path.islink(argument):
+        raise click.UsageError(f"{argument} is a link that leads nowhere")
     shipped = resources.variants()
     # the name that the header of a generated file gives works in every folder
     if argument in (path.stem, f"specs/{path.stem}.yaml") and path.stem in shipped:

@@ -243,7 +243,9 @@ def _shown(term: Term, users: list[str]) -> Shown:
 
 def _option(option: Option) -> str:
     facts: list[str] = [option.type]
-    facts += filter(None, [summary.limits(option.minimum, option.maximum)])
+    facts += filter(
+        None, [summary.limits(option.minimum, option.maximum), option.least and f"at least `{option.least}`"]
+    )
     facts.append("needed" if option.default is None else f"`{json.dumps(option.default)}` by default")
     if option.runtime:
         facts.append(f"`{option.name}: runtime` makes it the keyword `{option.runtime}`")

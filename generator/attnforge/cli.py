@@ -106,9 +106,11 @@ def check(specs: Sequence[str]) -> None:
     """Parse and plan only; tell every mistake with its place."""
     from . import plan
 
-    for spec in given.load(specs).values():
+    loaded, problems = given.read(specs)
+    for spec in loaded.values():
         plan.build(spec)
         click.echo(f"{spec.source}: good")
+    given.refuse(problems)
 
 
 @main.command()
@@ -172,24 +174,33 @@ def test(specs: Sequence[str], cpu: bool) -> None:
 @click.option(
     "--md", metavar="FILE", type=_FILE, help="Write a page in Markdown there, and its picture as .svg beside it."
 )
-def explain(spec: str, shape: str | None, png: Path | None, html: Path | None, md: Path | None) -> None:
+@click.option("--head", type=click.IntRange(0, 4095), metavar="N", help="Draw this query head's mask, in place of 0's.")
+@click.option(
+    "--with", "numbers", metavar="NAME=N", multiple=True,
+    help="Draw the mask with this number of the call, or of the sample: documents, branches, share, seed.",
+)  # fmt: skip
+def explain(
+    spec: str, shape: str | None, png: Path | None, html: Path | None, md: Path | None, head: int | None,
+    numbers: Sequence[str],
+) -> None:  # fmt: skip
     """Show the formula, its derivatives, the tile ranges and which tiles a mask skips."""
     from . import explain as explanation
     from . import sheet, summary
 
     sizes = explanation.lengths(shape) if shape else None
     path, loaded = next(iter(given.load([spec]).items()))
-    given.apart(path, {"--png": png, "--html": html, "--md": md, "--md's picture": md and md.with_suffix(".svg")})
-    if sizes is None and (png or html or md):
+    given.apart(path, loaded.name, png, html, md)
+    asked = explanation.given(loaded, head, numbers)
+    if sizes is None and (png or html or md or asked):
         sizes = explanation.shape(loaded)
     _echo(summary.text(loaded))
     if sizes:
-        drawn = explanation.draw(loaded, *sizes)
+        drawn = explanation.draw(loaded, *sizes, asked)
         _echo("\n" + drawn.text())
         if png:
             drawn.png(png)
         if html:
-            html.write_text(explanation.page(loaded, *sizes), encoding="utf-8", newline="\n")
+            html.write_text(explanation.page(loaded, *sizes, asked), encoding="utf-8", newline="\n")
         if md:
             for file, text in sheet.Sheet(drawn, path, md, Path.cwd()).files().items():
                 file.write_text(text, encoding="utf-8", newline="\n")

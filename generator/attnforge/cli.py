@@ -103,7 +103,7 @@ def list_() -> None:
 @main.command()
 @click.argument("specs", metavar="SPEC...", nargs=-1, required=True)
 def check(specs: Sequence[str]) -> None:
-    """Parse and plan only; tell every mistake with its place."""
+    """Parse and plan only; tell every mistake with its place, and which specs are good."""
     from . import plan
 
     loaded, problems = given.read(specs)
@@ -128,7 +128,7 @@ def check(specs: Sequence[str]) -> None:
 @click.option("--diff", "diffs", is_flag=True, help="Write nothing; show what a render changes, exit 1 if it does.")
 @click.option("--force", is_flag=True, help="Overwrite, or remove, files that were edited by hand.")
 def render(specs: Sequence[str], out: Path, checks: bool, diffs: bool, force: bool) -> None:
-    """Write the packages of the specs into a folder."""
+    """Write the packages of the specs into a folder; files edited by hand stay unless forced."""
     if checks and diffs:
         raise click.UsageError("--check and --diff cannot both be given")
     from . import emit
@@ -183,7 +183,7 @@ def explain(
     spec: str, shape: str | None, png: Path | None, html: Path | None, md: Path | None, head: int | None,
     numbers: Sequence[str],
 ) -> None:  # fmt: skip
-    """Show the formula, its derivatives, the tile ranges and which tiles a mask skips."""
+    """Show the formula, its derivatives and the mask with its tiles: as text, a picture, or a page."""
     from . import explain as explanation
     from . import sheet, summary
 
@@ -258,7 +258,7 @@ def bench(
     specs: Sequence[str], against: str | None, lengths: str, queries: int | None, tokens: int, head_dim: str,
     heads: str | None, dtype: str, forward: bool, replay: bool, json_: Path | None, plot: Path | None,
 ) -> None:  # fmt: skip
-    """Time variants on this GPU, beside what else can say them, with the memory that they take."""
+    """Time variants on this GPU beside other libraries that can say them, with the memory they take."""
     from rich.console import Console
 
     from . import bench as timing

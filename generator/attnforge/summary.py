@@ -71,6 +71,25 @@ def traits(spec: Spec) -> str:
     return f"{layout}, {'grouped heads' if spec.grouped else 'as many query heads as key heads'}{order}"
 
 
+def identity(spec: Spec) -> object:
+    """What two specs of the same formula have in common, whatever their names, and inputs, are called."""
+    names = {given.name: f"input {i}" for i, given in enumerate(spec.inputs)}
+
+    def renamed(node: Node) -> Node:
+        value = names[str(node.value)] if node.op == "input" else node.value
+        return Node(node.op, tuple(map(renamed, node.args)), value, node.type)
+
+    return (
+        spec.rope,
+        frozenset(renamed(term.keep) for term in spec.masks),
+        tuple(renamed(term.score) for term in spec.scores),
+        spec.sink,
+        spec.dropout,
+        frozenset(dataclasses.replace(given, name=names[given.name], description="") for given in spec.inputs),
+        frozenset(spec.options),
+    )
+
+
 def _face(spec: Spec) -> str:
     citation = f"\nfrom {spec.citation}" if spec.citation else ""
     return f"{spec.name}: {spec.description}{citation}\n{spec.source}, {traits(spec)}"

@@ -107,6 +107,20 @@ def test_the_reference_tells_every_word(made: dict[Path, str]) -> None:
                 assert f"`{option}`" in told, (name, option)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "a `positions` outside of the rows of `cos` and `sin` to the nearest row",
+        "An expression may have 10,000 characters, be nested 50 deep, and join 100 parts",
+        "no package of old and new files is left to run",
+        "[recipes](recipes.md)",
+        "`--with NAME=N`",
+    ],
+)
+def test_the_reference_tells_of_limits_and_edges(made: dict[Path, str], words: str) -> None:
+    assert words in " ".join(made[DOCS / "reference.md"].split())
+
+
 def test_every_option_of_a_command_is_explained() -> None:
     for name, command in cli.main.commands.items():
         assert command.help, name

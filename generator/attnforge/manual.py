@@ -20,6 +20,7 @@ from . import (
     explain,
     markdown,
     notation,
+    parser,
     profile,
     render,
     resources,
@@ -28,6 +29,7 @@ from . import (
     spec,
     starter,
     summary,
+    syntax,
     terms,
     vocabulary,
 )
@@ -113,6 +115,7 @@ def reference(loaded: Mapping[str, Spec]) -> str:
             "names": markdown.table(("name", "stands for", "known in"), _names()),
             "operators": markdown.table(("written", "means"), _operators()),
             "functions": markdown.table(("function", "gives"), _functions()),
+            "limits": {"characters": f"{syntax.LONGEST:,}", "depth": syntax.DEEPEST, "parts": parser.TALLEST},
             "kinds": {kind: [term for term, its in shown if its == kind] for kind in ("mask", "score")},
             "commands": [_command(name, command) for name, command in cli.main.commands.items()],
             "peers": markdown.table(("peer", "needs installed", "takes"), _peers()),

@@ -117,7 +117,7 @@ def test_check_lists_what_is_not_up_to_date(folder: Path) -> None:
     assert ["missing", "generated/one/api.py"] in lines
     assert ["edited", "generated/one/launch.py"] in lines
     assert ["orphaned", "generated/one/extra.py"] in lines
-    assert ["orphaned", "generated/two/api.py  (its spec is gone)"] in lines
+    assert ["orphaned", "generated/two/api.py  (its spec is not found)"] in lines
     write("one", LEARNED)
     assert "stale     generated/one/reference.py\n" in run("render", one, "--check", code=1).stdout
     write("one")

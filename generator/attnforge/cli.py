@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -50,7 +49,7 @@ class _Program(click.Group):
             click.echo(str(error) if isinstance(error, SpecError) else f"error: {error}", err=True)
             ctx.exit(WRONG_INPUT)
         except Exception as error:
-            traceback.print_exc()
+            sys.excepthook(type(error), error, error.__traceback__)
             click.echo(f"error: attnforge itself failed: {type(error).__name__}: {error}", err=True)
             ctx.exit(OWN_FAULT)
 
@@ -153,7 +152,7 @@ def render(specs: Sequence[str], out: Path, checks: bool, diffs: bool, force: bo
         if f.changes and f.state == "orphaned":
             click.echo(f"{f.path}: removed, no part of the package any more")
     for folder in sorted({f.path.parent for f in findings if f.abandoned}):
-        click.echo(f"{folder}: its spec is gone; delete the folder if the package is not wanted", err=True)
+        click.echo(f"{folder}: its spec is not found; delete the folder if the package is not wanted", err=True)
 
 
 @main.command()
@@ -390,7 +389,13 @@ def schema(terms: bool) -> None:
 def _report(findings: Sequence[Any]) -> None:
     for f in findings:
         if f.state != "current":
-            why = "its spec is gone" if f.abandoned else "edited by hand" if f.state == "orphaned" and f.edited else ""
+            why = (
+                "its spec is not found"
+                if f.abandoned
+                else "edited by hand"
+                if f.state == "orphaned" and f.edited
+                else ""
+            )
             click.echo(f"{f.state:8}  {f.path}{f'  ({why})' if why else ''}")
 
 

@@ -55,7 +55,7 @@ class Finding:
     old: str = ""
     new: str = ""
     edited: bool = False  # orphaned files can be edited too
-    abandoned: bool = False  # belongs to a package whose spec is gone
+    abandoned: bool = False  # belongs to a package whose spec is not found
 
     @property
     def changes(self) -> bool:

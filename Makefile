@@ -17,7 +17,7 @@ help:
 	@echo "make test         all that needs no GPU: style, types, generated files up to date, tests"
 	@echo "make gpu-test     the generated suites on a GPU; needs torch, triton and pytest, installs nothing"
 	@echo "make bench        measure the recorded set on a GPU, and write the pages of docs that tell of it; installs nothing"
-	@echo "make docs         write docs/reference.md and docs/variants again"
+	@echo "make docs         write docs/reference.md, docs/variants and README's commands again"
 	@echo "make floor-test   part of the tests with the oldest triton; make newest-test: with the newest"
 
 $(STAMP): pyproject.toml constraints.txt

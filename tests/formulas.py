@@ -26,6 +26,18 @@ class Place:
     k_len: int
 
 
+def _within(cell: int, other: int, count: int, radius: int) -> bool:
+    """Whether a cell sees another one of its line: a window of 2 * radius + 1 cells that never leaves the line."""
+    first = max(0, min(cell - radius, count - (2 * radius + 1)))
+    return first <= other < first + 2 * radius + 1
+
+
+def _neighbourhood(at: Place, o: Options, x: Options) -> bool:
+    (row, column), (key_row, key_column) = divmod(at.q, o["width"]), divmod(at.k, o["width"])
+    rows = math.ceil(at.k_len / o["width"])
+    return _within(row, key_row, rows, o["radius"]) and _within(column, key_column, o["width"], o["radius"])
+
+
 MASKS: dict[str, Callable[[Place, Options, Options], bool]] = {
     "causal": lambda at, o, x: at.k <= at.q,
     "sliding_window": lambda at, o, x: at.q - at.k < (x["window"] if o["size"] == "runtime" else o["size"]),
@@ -36,6 +48,7 @@ MASKS: dict[str, Callable[[Place, Options, Options], bool]] = {
     "local_2d": lambda at, o, x: (
         max(abs(a - b) for a, b in zip(divmod(at.q, o["width"]), divmod(at.k, o["width"]), strict=True)) <= o["radius"]
     ),
+    "neighbourhood": _neighbourhood,
     "segments": lambda at, o, x: bool(x["q_segments"][at.b, at.row] == x["k_segments"][at.b, at.k]),
     "tree": lambda at, o, x: at.q_len + at.k < at.k_len or bool(x["tree_mask"][at.b, at.row, at.k - at.k_len]),
     "block_sparse": lambda at, o, x: bool(x["block_mask"][0, at.h, at.row // o["block"], at.k // o["block"]]),

@@ -21,6 +21,7 @@ MODULES = {path.stem: path for path in PACKAGE.glob("*.py") if path.stem not in 
 LAYERS = [
     {"errors", "resources", "header"},
     {"spec", "expression", "constants", "syntax", "parser", "yaml_source", "fields", "names", "terms", "schema"}
+    | {"rope"}
     | {
         "algorithm",
         "inputs",
@@ -181,6 +182,21 @@ def test_help_imports_nothing_heavy() -> None:
     code = "import sys, attnforge.cli; print(*sys.modules)"
     loaded = set(run("-c", code).stdout.split())
     assert not loaded & {"torch", "triton", "jinja2", "black", "pydantic", "yaml", "rich", "numpy", "sympy"}
+
+
+@pytest.mark.parametrize("command", ["bench", "tune", "profile"])
+def test_commands_for_a_gpu_tell_at_once_that_there_is_none(command: str) -> None:
+    code = f"""
+import contextlib, sys
+from attnforge import bench, cli, render
+bench._driver, render.render_all = lambda: False, None
+with contextlib.suppress(SystemExit):
+    cli.main(["{command}", "causal"])
+print(*sys.modules)
+"""
+    done = run("-c", code)
+    assert "this needs a GPU that torch can use" in done.stderr
+    assert not set(done.stdout.split()) & {"torch", "triton"}
 
 
 def test_rendering_needs_neither_torch_nor_triton() -> None:

@@ -43,6 +43,12 @@ def test_check_tells_good_specs() -> None:
     assert run("check", write("one"), "causal").stdout == "specs/one.yaml: good\nspecs/causal.yaml: good\n"
 
 
+def test_check_speaks_of_good_specs_beside_bad_ones() -> None:
+    result = run("check", write("one"), write("two", "name: {name}\nmask: [causall]\n"), "causal", code=2)
+    assert result.stdout == "specs/one.yaml: good\nspecs/causal.yaml: good\n"
+    assert result.stderr.startswith("specs/two.yaml:2:8: error: ")
+
+
 def test_check_tells_all_mistakes_of_all_files() -> None:
     first = write("one", "name: {name}\ndescription: A test.\nmusk: [causal]\nscore: [causall]\n")
     second = write("two", 'name: {name}\ndescription: A test.\nmask:\n  - expr: "q - k < windw"\n')
@@ -111,7 +117,7 @@ def test_check_lists_what_is_not_up_to_date(folder: Path) -> None:
     assert ["missing", "generated/one/api.py"] in lines
     assert ["edited", "generated/one/launch.py"] in lines
     assert ["orphaned", "generated/one/extra.py"] in lines
-    assert ["orphaned", "generated/two/api.py  (its spec is gone)"] in lines
+    assert ["orphaned", "generated/two/api.py  (its spec is not found)"] in lines
     write("one", LEARNED)
     assert "stale     generated/one/reference.py\n" in run("render", one, "--check", code=1).stdout
     write("one")
@@ -165,6 +171,7 @@ def test_a_file_that_a_render_removes_is_told(folder: Path) -> None:
         (["--html", "specs/one.yaml"], "--html would overwrite the spec"),
         (["--png", "a.png", "--html", "a.png"], "--html would overwrite --png"),
         (["--html", "a.svg", "--md", "a.md"], "--md's picture would overwrite --html"),
+        (["--md", "mine.md"], "--md's picture would overwrite mine.svg, which is no picture of one"),
         (["--md", "a.svg"], "--md's picture would overwrite --md"),
         (["--md", "."], "is a directory"),
         (["--html", "nowhere/a.html"], "there is no folder nowhere"),
@@ -172,6 +179,7 @@ def test_a_file_that_a_render_removes_is_told(folder: Path) -> None:
 )
 def test_explain_overwrites_nothing_of_the_users(options: list[str], message: str, folder: Path) -> None:
     one = write("one")
+    (folder / "mine.svg").write_text("<svg/>")
     before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
     result = run("explain", one, *options, code=2)
     assert message in result.stderr and result.stdout == ""
@@ -189,6 +197,20 @@ def test_a_diff_of_nothing_is_no_difference(folder: Path) -> None:
 def test_an_architecture_that_nobody_knows(arch: str) -> None:
     result = run("inspect", "full", "--arch", arch, code=2)
     assert f"unknown architecture {arch!r}; expected some of sm_80, " in result.stderr
+
+
+def test_a_spec_behind_a_broken_link(folder: Path) -> None:
+    (folder / "specs" / "causal.yaml").symlink_to("nowhere.yaml")
+    assert "specs/causal.yaml is a link that leads nowhere" in run("check", "specs/causal.yaml", code=2).stderr
+
+
+def test_a_name_that_no_file_can_have() -> None:
+    assert "is neither a file nor a shipped variant" in run("check", "a" * 300, code=2).stderr
+
+
+@pytest.mark.parametrize("text", ["²", "1" * 5000, "64:²"])
+def test_numbers_that_are_none(text: str) -> None:
+    assert "expected numbers from 1 to 256" in run("bench", "full", "--head-dim", text, code=2).stderr
 
 
 @pytest.mark.parametrize("command", ["tune", "profile"])
@@ -298,7 +320,8 @@ inputs: {{temp: {{axes: [head], grad: true}}}}
 def test_explain_writes_a_page_in_markdown_with_its_picture(folder: Path) -> None:
     (folder / "generated" / "one").mkdir(parents=True)
     (folder / "pages of mine").mkdir()
-    run("explain", write("one", PAGE), "--md", "pages of mine/page.md")
+    for _ in range(2):  # its own picture is drawn again
+        run("explain", write("one", PAGE), "--md", "pages of mine/page.md")
     assert files(folder / "pages of mine") == {"page.md", "page.svg"}
     page = (folder / "pages of mine" / "page.md").read_text(encoding="utf-8")
     assert "\n# one\n" in page
@@ -346,6 +369,57 @@ def test_a_page_in_markdown_must_not_stand_where_its_picture_does(folder: Path) 
 def test_the_help_tells_the_exit_codes() -> None:
     shown = run("--help").stdout
     assert all(f"{code} {meaning}" in " ".join(shown.split()) for code, meaning in cli.EXIT_CODES.items())
+
+
+GIVEN = """name: {name}
+mask:
+  - expr: "k < clean if h < 2 else k <= q"
+  - segments
+inputs:
+  clean: {{axes: [], dtype: int, min: 1}}
+"""
+
+
+def test_explain_takes_numbers_and_a_head(folder: Path) -> None:
+    one = write("one", GIVEN)
+    shown = run("explain", one, "--shape", "64,64", "--with", "clean=3", "--with", "documents=1").stdout
+    assert "sample: clean = 3; q_segments: 1 documents of equal length; " in shown
+    assert shown.splitlines()[-64:] == ["  ###" + "." * 61] * 64
+    shown = run("explain", one, "--shape", "64,64", "--with", "documents=1", "--head", "2").stdout
+    assert "head 2" in shown and shown.splitlines()[-1] == "  " + "#" * 64
+    assert shown.splitlines()[-64] == "  #" + "." * 63
+    # a drawing is what they are for, so that one is made
+    assert "1024 queries downwards" in run("explain", one, "--with", "clean=3").stdout
+    run("explain", one, "--with", "clean=7", "--html", "page.html", "--shape", "64,64")
+    assert "numbers: (qLen, kLen) => [0, 7, 5]" in (folder / "page.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ["--with", "cleen=3"],
+            "unknown number 'cleen' (did you mean 'clean'?): the mask of one takes clean, documents",
+        ),
+        (["--with", "clean=a"], "clean: expected a whole number from 1 to 268435456, got 'a'"),
+        (["--with", "clean=0"], "clean: expected a whole number from 1 to 268435456, got '0'"),
+        (["--with", "clean"], "clean: expected a whole number from 1 to 268435456, got ''"),
+        (["--head", "-1"], "-1 is not in the range"),
+    ],
+)
+def test_numbers_that_no_mask_takes(options: list[str], message: str) -> None:
+    assert message in run("explain", write("one", GIVEN), *options, code=2).stderr
+
+
+def test_a_head_of_a_mask_that_all_heads_share() -> None:
+    assert "is the same for all query heads" in run("explain", write("one"), "--head", "1", code=2).stderr
+
+
+def test_long_formulas_are_wrapped_and_choices_of_equals_are_none() -> None:
+    assert max(map(len, run("explain", "t5_decoder").stdout.splitlines())) <= 124
+    assert max(map(len, run("explain", "longformer").stdout.splitlines())) <= 124
+    shown = run("explain", write("one", 'name: {name}\nmask:\n  - expr: "k < (q if h < 2 else q)"\n')).stdout
+    assert "  visible if k < q\n" in shown
 
 
 @pytest.mark.parametrize("variant", sorted(resources.variants()))

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from attnforge import cli, manual, parser, resources, spec, starter
+from attnforge import cli, manual, parser, resources, spec, starter, summary
 
 ROOT = Path(manual.__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -36,6 +36,10 @@ def test_docs_are_what_the_code_makes_of_them(made: dict[Path, str]) -> None:
 
 def test_every_variant_has_its_page_and_picture(made: dict[Path, str]) -> None:
     index = made[DOCS / "variants" / "README.md"]
+    pages = [made[DOCS / "variants" / f"{name}.md"] for name in resources.variants()]
+    alone = sum("The same formula under another name" not in page for page in pages)
+    assert re.search(rf"\n{len(pages)} variants of (\d+) formulas: ", index)
+    assert alone < int(re.findall(r"of (\d+) formulas", index)[0]) < len(pages)
     for name in resources.variants():
         assert f"[`{name}`]({name}.md)" in index
         page = made[DOCS / "variants" / f"{name}.md"]
@@ -45,6 +49,47 @@ def test_every_variant_has_its_page_and_picture(made: dict[Path, str]) -> None:
         ElementTree.fromstring(made[DOCS / "variants" / f"{name}.svg"])
     assert [title for title in starter.variants() if f"\n## {title}\n" not in index] == []
     assert sum(len(text.encode()) for text in made.values()) < 3e6
+
+
+def test_a_page_names_the_other_variants_of_its_formula(made: dict[Path, str]) -> None:
+    def told(name: str) -> str:
+        page = made[DOCS / "variants" / f"{name}.md"]
+        return page.partition("The same formula under another name or in another layout: ")[2].partition(".\n")[0]
+
+    assert told("log_decay") == (
+        "[`forgetting_transformer`](forgetting_transformer.md), "
+        "[`packed_log_decay`](packed_log_decay.md) (packed sequences, grouped heads)"
+    )
+    assert "[`llama3`](llama3.md), " in told("qwen3") and "[`qwen3`](qwen3.md)" in told("llama3")
+    assert told("gpt_oss") == told("rope_swa_softcap") == ""
+    # windows of other sizes are other formulas
+    assert "runtime_window" not in told("sliding_window")
+
+
+def test_names_of_inputs_and_the_order_of_masks_make_no_other_formula(tmp_path: Path) -> None:
+    def identity(text: str) -> object:
+        path = tmp_path / "mine.yaml"
+        path.write_text(f"name: mine\n{text}")
+        return summary.identity(spec.load(path, terms=resources.terms_for(path)))
+
+    one = "mask: [causal, sliding_window: {size: 4}]\nscore: [expr: score * %s]\ninputs: {%s: {axes: [head]}}\n"
+    two = one.replace("causal, sliding_window: {size: 4}", "sliding_window: {size: 4}, causal")
+    assert identity(one % ("a", "a")) == identity(two % ("warmth", "warmth"))
+    assert identity(one % ("a", "a")) != identity(one.replace("4", "5") % ("a", "a"))
+    assert identity(one % ("a", "a")) != identity("sink: true\n" + one % ("a", "a"))
+
+
+def test_the_readme_tells_every_command(made: dict[Path, str]) -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert made[ROOT / "README.md"] == text, "run `make docs`"
+    for name, command in cli.main.commands.items():
+        (row,) = re.findall(rf"(?m)^\| \[`attnforge {name}[ `].*", text)
+        assert str(command.help).rstrip(".") in row
+    table = re.findall(r"(?m)^\| \[`attnforge (\w+)", text)
+    assert table == list(cli.main.commands)
+
+    with pytest.raises(AssertionError, match="README needs the lines"):
+        manual.readme("# attnforge\n")
 
 
 def test_the_reference_tells_every_word(made: dict[Path, str]) -> None:
@@ -60,6 +105,20 @@ def test_the_reference_tells_every_word(made: dict[Path, str]) -> None:
         for param in command.params:
             for option in param.opts if param.param_type_name == "option" else ():
                 assert f"`{option}`" in told, (name, option)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "a `positions` outside of the rows of `cos` and `sin` to the nearest row",
+        "An expression may have 10,000 characters, be nested 50 deep, and join 100 parts",
+        "no package of old and new files is left to run",
+        "[recipes](recipes.md)",
+        "`--with NAME=N`",
+    ],
+)
+def test_the_reference_tells_of_limits_and_edges(made: dict[Path, str], words: str) -> None:
+    assert words in " ".join(made[DOCS / "reference.md"].split())
 
 
 def test_every_option_of_a_command_is_explained() -> None:

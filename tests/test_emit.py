@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -137,6 +139,21 @@ def test_packages_whose_spec_is_gone_are_told_but_stay(tmp_path: Path) -> None:
     assert "theirs/__init__.py" in contents(out), "specs of other folders are not judged"
 
 
+@pytest.mark.parametrize(("source", "place"), [("specs/two.yaml", "more/specs"), ("two.yaml", "drafts/of/mine")])
+def test_a_spec_that_stands_in_another_folder_is_not_gone(tmp_path: Path, source: str, place: str) -> None:
+    out, here = tmp_path / "out", package(tmp_path)
+    if source == "two.yaml":
+        here = emit.Package("one", "one.yaml", tmp_path / "one.yaml", here.files)
+    spec = tmp_path / place / "two.yaml"
+    spec.parent.mkdir(parents=True)
+    spec.touch()
+    two = emit.Package("two", source, spec, {"__init__.py": text("", source)})
+    emit.write([here, two], out)
+    assert states(emit.survey([here], out)) == {}
+    spec.rename(spec.with_name("three.yaml"))
+    assert states(emit.survey([here], out)) == {"two/__init__.py": "orphaned"}
+
+
 def test_a_folder_of_the_same_name_elsewhere_judges_no_spec(tmp_path: Path) -> None:
     # such as the one that the shipped variants come from
     ours, theirs = (tmp_path / name for name in ("ours", "theirs"))
@@ -215,25 +232,58 @@ def test_a_kill_leaves_whole_files_and_the_next_run_finishes(tmp_path: Path, del
     assert all("z = 3" in p.read_text() for p in (out / "one").iterdir())
 
 
-def test_a_kill_between_two_replacements_loses_nothing(tmp_path: Path) -> None:
-    out, old, newer = tmp_path / "out", package(tmp_path), package(tmp_path, body="x = 2\n")
+def versioned(tmp_path: Path, version: int) -> emit.Package:
+    """A package of four files that says of each which version it is, and once was larger."""
+    parts = {f"part{n}": f"version = {version}\n" for n in range(3 if version > 1 else 4)}
+    body = "".join(f"from .{name} import version as {name}\n" for name in list(parts)[:3]) + f"face = {version}\n"
+    made = package(tmp_path, body=body, **parts)
+    return emit.Package(made.name, made.source, made.spec, {n: t for n, t in made.files.items() if n != "kernels.py"})
+
+
+def imported(out: Path) -> str:
+    """The versions of the package's files as an import meets them, or why there is none."""
+    code = "import one; print(one.part0, one.part1, one.part2, one.face)"
+    done = subprocess.run([sys.executable, "-B", "-c", code], cwd=out, capture_output=True, text=True)
+    return done.stdout.strip() or done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("steps", range(7))
+def test_a_kill_between_two_steps_leaves_no_package_of_old_and_new_files(tmp_path: Path, steps: int) -> None:
+    out, old, newer = tmp_path / "out", versioned(tmp_path, 1), versioned(tmp_path, 2)
     emit.write([old], out)
     child = os.fork()
     if child == 0:  # dies as a power cut would: nothing is cleaned up
-        replace = os.replace
+        left = [steps]
 
-        def die(source: Path, target: Path) -> None:
-            replace(source, target)
-            os._exit(9)
+        def dying(step: Callable[..., None]) -> Callable[..., None]:
+            def once(*arguments: Path, **options: bool) -> None:
+                if not left[0]:
+                    os._exit(9)
+                left[0] -= 1
+                step(*arguments, **options)
 
-        os.replace = die  # type: ignore[assignment]
-        emit.write([newer], out)
+            return once
+
+        os.replace, Path.unlink = dying(os.replace), dying(Path.unlink)  # type: ignore[assignment,method-assign]
+        with contextlib.suppress(BaseException):
+            emit.write([newer], out)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
-    assert states(emit.survey([newer], out)) == {"one/__init__.py": "stale"}
-    assert any(p.name.endswith("attnforge-staged") for p in (out / "one").iterdir())
+    cut = imported(out)
+    assert cut in ("1 1 1 1", "2 2 2 2") or "one is half written" in cut, cut
+    assert ("half written" in cut) == (0 < steps < 6)
     emit.write([newer], out)
     assert contents(out) == {f"one/{name}": text for name, text in newer.files.items()}
+    assert imported(out) == "2 2 2 2"
+
+
+def test_a_face_that_stays_what_it_was_is_there_again(tmp_path: Path) -> None:
+    out, made = tmp_path / "out", versioned(tmp_path, 1)
+    emit.write([made], out)
+    for name in ("part0.py", "part1.py"):
+        (out / "one" / name).write_text("version = 3\n")
+    emit.write([made], out, force=True)
+    assert imported(out) == "1 1 1 1"
 
 
 def test_two_generators_at_once_write_one_after_the_other(tmp_path: Path) -> None:

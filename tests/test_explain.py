@@ -266,7 +266,7 @@ def test_samples_are_told_with_their_numbers(load: Load) -> None:
     assert samples.take(load(MASKS["prefix"])).told(64, 96) == ("prefix_len = k_len // 4 = 24", "batch entry 0")
     assert samples.take(load(MASKS["runtime"])).told(64, 96) == ("window = max(k_len // 8, 1) = 12",)
     assert samples.take(load(MASKS["causal"])).told(64, 96) == ()
-    assert samples.take(load(MASKS["heads"])).told(64, 64) == ("head 0 and batch entry 0",)
+    assert samples.take(load(MASKS["heads"])).told(64, 64) == ("head 0 and batch entry 0 and key head 0",)
     notes = samples.take(load(MASKS["random"])).told(64, 64)
     assert notes == ("valid: random bits, 50 of 100 true", "back = k_len // 4 = 16", "head 0")
 
@@ -525,6 +525,14 @@ def test_long_indices_get_a_name_and_literals_are_worked_out(load: Load) -> None
     assert formula == "score′=score+rel_biash,i"
     assert index.startswith("i={16\u00a0if\u00a0k>q0\u00a0otherwise") or index.startswith("i=({16\u00a0if\u00a0k>q0")
     assert [words(e.markup) for e in page.derivatives] == ["∂score′∂score=1", "∂score′∂rel_biash,i=1"]
+
+
+@pytest.mark.parametrize("card", ["aside", ".equation"])
+def test_a_card_that_scrolls_shows_that_it_does(load: Load, card: str) -> None:
+    page = explain.page(load(MASKS["causal"]), 64, 64)
+    assert re.search(
+        rf"(?m)^{re.escape(card)} {{[^}}]*var\(--shade\)[^}}]*background-attachment: local, local, scroll", page
+    )
 
 
 def test_names_are_escaped() -> None:

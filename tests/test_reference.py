@@ -31,6 +31,8 @@ VARIANTS: dict[str, str] = {
     "dilated": "mask: [causal, dilated: {stride: 3}]",
     "first_tokens": "mask: [any: [sliding_window: {size: 3}, global_tokens: {count: 2}]]",
     "local_2d": "mask: [local_2d: {width: 4, radius: 1}]",
+    "neighbourhood": "mask: [neighbourhood: {width: 4, radius: 1}]",
+    "neighbourhood_of_all": "mask: [neighbourhood: {width: 3, radius: 2}]",
     "segments": "mask: [causal, segments]",
     "tree": "mask: [tree]",
     "block_sparse": "mask: [block_sparse: {block: 3}]",

@@ -163,3 +163,15 @@ def test_masks_joined_within_masks_are_told_not_a_crash(tmp_path: Path) -> None:
 def test_an_expression_on_several_lines(tmp_path: Path) -> None:
     keep = load(tmp_path, "mask:\n  - expr: |\n      k <= q\n      and k > 3\n").masks[0].keep
     assert [evaluate(keep, {"q": 5, "k": k}) for k in (3, 4)] == [False, True]
+
+
+def test_a_term_behind_a_broken_link_is_told_as_such(tmp_path: Path) -> None:
+    (tmp_path / "terms").mkdir()
+    (tmp_path / "terms" / "lost.yaml").symlink_to("nowhere.yaml")
+    path = tmp_path / "mine.yaml"
+    path.write_text("name: mine\nmask: [lost]\n")
+    with pytest.raises(SpecError) as caught:
+        spec.load(path, terms=resources.terms_for(path))
+    (problem,) = caught.value.problems
+    assert "lost.yaml is a link that leads nowhere" in problem.message and "did you mean" not in problem.message
+    assert (problem.location.line, problem.location.column) == (2, 8)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tarfile
 import venv
 import zipfile
 from pathlib import Path
@@ -67,3 +68,34 @@ def test_an_installed_wheel_renders_a_users_spec(wheel: Path, tmp_path: Path) ->
     assert "321" in (user / "generated" / "mine" / "reference.py").read_text()
     assert "rope_swa_softcap" in attnforge("list")
     attnforge("render", "mine.yaml", "--check")
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source distribution, unpacked."""
+    out = tmp_path_factory.mktemp("source")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(out)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    (built,) = out.glob("*.tar.gz")
+    with tarfile.open(built) as archive:
+        archive.extractall(out, filter="data")
+    (folder,) = (path for path in out.iterdir() if path.is_dir())
+    return folder
+
+
+def test_the_source_distribution_carries_what_its_tests_read(source: Path) -> None:
+    folders = ("generator", "templates", "specs", "tests", "generated", "benchmarks", "docs", "examples")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file()]
+    files += [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "Makefile")]
+    wanted = {path.relative_to(ROOT) for path in files if "__pycache__" not in path.parts}
+    assert len(wanted) > 400
+    assert [str(path) for path in sorted(wanted) if not (source / path).is_file()] == []
+
+
+def test_tests_run_in_the_source_distribution(source: Path) -> None:
+    env = os.environ | {"PYTHONPATH": str(source / "generator")}
+    suites = ["tests/test_how_it_works.py", "tests/test_docs.py", "tests/test_bad_specs.py"]
+    picked = ["-k", "quoted or links or message"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *suites, *picked]
+    done = subprocess.run(command, cwd=source, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import dataclasses
 import functools
 import json
+import re
 import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 OURS = "attnforge"
 ROUNDS = 5
+_NO_GPU = "this needs a GPU that torch can use; `attnforge inspect` needs none"
 Clock = Callable[[Callable[[], object]], float]  # gives milliseconds
 _APART = {"bf16": 2e-2, "fp16": 4e-3, "fp32": 1e-3}  # of what a right output may differ by, beside its own size
 
@@ -72,14 +75,25 @@ class Machine:
     @staticmethod
     def here() -> Machine:
         """This one, if it has a GPU."""
+        if not _driver():
+            raise click.UsageError(_NO_GPU)
         try:
             import torch
             import triton
         except ImportError as missing:
             raise click.UsageError(f"this needs {missing.name}: pip install {missing.name}") from None
         if not torch.cuda.is_available():
-            raise click.UsageError("this needs a GPU that torch can use; `attnforge inspect` needs none")
+            raise click.UsageError(_NO_GPU)
         return Machine(torch.cuda.get_device_name(), torch.__version__, triton.__version__)
+
+
+def _driver() -> bool:
+    """Whether CUDA's driver or ROCm's is there: where neither is, no import of torch is needed to find no GPU."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return Path("/dev/kfd").exists()
+    return True
 
 
 def sizes(
@@ -103,7 +117,7 @@ def sizes(
 def _pair(text: str, option: str, most: int) -> tuple[int, int]:
     """A number, or two with a colon between them."""
     numbers = text.split(":") if ":" in text else [text, text]
-    if len(numbers) != 2 or not all(x.strip().isdigit() and 1 <= int(x) <= most for x in numbers):
+    if len(numbers) != 2 or not all(re.fullmatch(" *[0-9]{1,9} *", x) and 1 <= int(x) <= most for x in numbers):
         raise click.BadParameter(f"expected numbers from 1 to {most}, got {text!r}", param_hint=option)
     return int(numbers[0]), int(numbers[1])
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -50,7 +49,7 @@ class _Program(click.Group):
             click.echo(str(error) if isinstance(error, SpecError) else f"error: {error}", err=True)
             ctx.exit(WRONG_INPUT)
         except Exception as error:
-            traceback.print_exc()
+            sys.excepthook(type(error), error, error.__traceback__)
             click.echo(f"error: attnforge itself failed: {type(error).__name__}: {error}", err=True)
             ctx.exit(OWN_FAULT)
 
@@ -103,12 +102,14 @@ def list_() -> None:
 @main.command()
 @click.argument("specs", metavar="SPEC...", nargs=-1, required=True)
 def check(specs: Sequence[str]) -> None:
-    """Parse and plan only; tell every mistake with its place."""
+    """Parse and plan only; tell every mistake with its place, and which specs are good."""
     from . import plan
 
-    for spec in given.load(specs).values():
+    loaded, problems = given.read(specs)
+    for spec in loaded.values():
         plan.build(spec)
         click.echo(f"{spec.source}: good")
+    given.refuse(problems)
 
 
 @main.command()
@@ -126,7 +127,7 @@ def check(specs: Sequence[str]) -> None:
 @click.option("--diff", "diffs", is_flag=True, help="Write nothing; show what a render changes, exit 1 if it does.")
 @click.option("--force", is_flag=True, help="Overwrite, or remove, files that were edited by hand.")
 def render(specs: Sequence[str], out: Path, checks: bool, diffs: bool, force: bool) -> None:
-    """Write the packages of the specs into a folder."""
+    """Write the packages of the specs into a folder; files edited by hand stay unless forced."""
     if checks and diffs:
         raise click.UsageError("--check and --diff cannot both be given")
     from . import emit
@@ -151,7 +152,7 @@ def render(specs: Sequence[str], out: Path, checks: bool, diffs: bool, force: bo
         if f.changes and f.state == "orphaned":
             click.echo(f"{f.path}: removed, no part of the package any more")
     for folder in sorted({f.path.parent for f in findings if f.abandoned}):
-        click.echo(f"{folder}: its spec is gone; delete the folder if the package is not wanted", err=True)
+        click.echo(f"{folder}: its spec is not found; delete the folder if the package is not wanted", err=True)
 
 
 @main.command()
@@ -172,24 +173,33 @@ def test(specs: Sequence[str], cpu: bool) -> None:
 @click.option(
     "--md", metavar="FILE", type=_FILE, help="Write a page in Markdown there, and its picture as .svg beside it."
 )
-def explain(spec: str, shape: str | None, png: Path | None, html: Path | None, md: Path | None) -> None:
-    """Show the formula, its derivatives, the tile ranges and which tiles a mask skips."""
+@click.option("--head", type=click.IntRange(0, 4095), metavar="N", help="Draw this query head's mask, in place of 0's.")
+@click.option(
+    "--with", "numbers", metavar="NAME=N", multiple=True,
+    help="Draw the mask with this number of the call, or of the sample: documents, branches, share, seed.",
+)  # fmt: skip
+def explain(
+    spec: str, shape: str | None, png: Path | None, html: Path | None, md: Path | None, head: int | None,
+    numbers: Sequence[str],
+) -> None:  # fmt: skip
+    """Show the formula, its derivatives and the mask with its tiles: as text, a picture, or a page."""
     from . import explain as explanation
     from . import sheet, summary
 
     sizes = explanation.lengths(shape) if shape else None
     path, loaded = next(iter(given.load([spec]).items()))
-    given.apart(path, {"--png": png, "--html": html, "--md": md, "--md's picture": md and md.with_suffix(".svg")})
-    if sizes is None and (png or html or md):
+    given.apart(path, loaded.name, png, html, md)
+    asked = explanation.given(loaded, head, numbers)
+    if sizes is None and (png or html or md or asked):
         sizes = explanation.shape(loaded)
     _echo(summary.text(loaded))
     if sizes:
-        drawn = explanation.draw(loaded, *sizes)
+        drawn = explanation.draw(loaded, *sizes, asked)
         _echo("\n" + drawn.text())
         if png:
             drawn.png(png)
         if html:
-            html.write_text(explanation.page(loaded, *sizes), encoding="utf-8", newline="\n")
+            html.write_text(explanation.page(loaded, *sizes, asked), encoding="utf-8", newline="\n")
         if md:
             for file, text in sheet.Sheet(drawn, path, md, Path.cwd()).files().items():
                 file.write_text(text, encoding="utf-8", newline="\n")
@@ -247,7 +257,7 @@ def bench(
     specs: Sequence[str], against: str | None, lengths: str, queries: int | None, tokens: int, head_dim: str,
     heads: str | None, dtype: str, forward: bool, replay: bool, json_: Path | None, plot: Path | None,
 ) -> None:  # fmt: skip
-    """Time variants on this GPU, beside what else can say them, with the memory that they take."""
+    """Time variants on this GPU beside other libraries that can say them, with the memory they take."""
     from rich.console import Console
 
     from . import bench as timing
@@ -259,10 +269,10 @@ def bench(
         raise click.BadParameter(f"unknown peer {unknown[0]!r}; there are {', '.join(PEERS)}", param_hint="--against")
     sizes = timing.sizes(lengths, queries, tokens, head_dim, heads, dtype)
     loaded = given.load(specs)
-    packages = given.packages(loaded)
     if plot:
         picture.needed("--plot")
     machine = timing.Machine.here()
+    packages = given.packages(loaded)
     console, results = Console(width=None if sys.stdout.isatty() else 150), []
     click.echo(f"{machine.device}, torch {machine.torch}, triton {machine.triton}")
     for spec, package in zip(loaded.values(), packages, strict=True):
@@ -301,8 +311,8 @@ def profile(
     sizes = timing.sizes(length, None, tokens, head_dim, heads, dtype, option="--length")
     loaded = given.load([spec])
     ((path, found),) = loaded.items()
-    (package,) = given.packages(loaded)
     machine, tool = timing.Machine.here(), counters.program(ncu)
+    (package,) = given.packages(loaded)
     console, profiles = Console(width=None if sys.stdout.isatty() else 150), []
     click.echo(f"{machine.device}, torch {machine.torch}, triton {machine.triton}")
     for one in sizes:
@@ -338,8 +348,8 @@ def tune(specs: Sequence[str], head_dim: str, length: str, tokens: int, heads: s
 
     sizes = timing.sizes(length, None, tokens, head_dim, heads, dtype, option="--length")
     loaded = given.load(specs)
-    packages = given.packages(loaded)
     machine = timing.Machine.here()
+    packages = given.packages(loaded)
     for (path, spec), package in zip(loaded.items(), packages, strict=True):
         found = tuning.run(spec, package, sizes, Console())
         file = tiles.tuned_path(path)
@@ -379,7 +389,13 @@ def schema(terms: bool) -> None:
 def _report(findings: Sequence[Any]) -> None:
     for f in findings:
         if f.state != "current":
-            why = "its spec is gone" if f.abandoned else "edited by hand" if f.state == "orphaned" and f.edited else ""
+            why = (
+                "its spec is not found"
+                if f.abandoned
+                else "edited by hand"
+                if f.state == "orphaned" and f.edited
+                else ""
+            )
             click.echo(f"{f.state:8}  {f.path}{f'  ({why})' if why else ''}")
 
 

@@ -5,8 +5,9 @@ own and counts as edited too.
 
 Orphaned are: a file with the header in a rendered package that is no longer part of it; and a whole package whose
 header names a spec of a folder that is being rendered and stands beside the output folder (`specs/old.yaml` while
-`specs/new.yaml` is rendered into `generated`), where that spec no longer exists. Files of the first kind are removed by
-a write; a package of the second kind is only told of.
+`specs/new.yaml` is rendered into `generated`), where no such spec exists any more, there or in any folder below the one
+that the output folder stands in. Files of the first kind are removed by a write; a package of the second kind is only
+told of.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ except ImportError:  # no such lock on this system: each file is still written a
 
 State = Literal["current", "stale", "edited", "missing", "orphaned"]
 _STAGED = ".attnforge-staged"
+_FACE = "__init__.py"
+_CUT_OFF = 'raise ImportError(f"{__name__} is half written: a render was cut off, and the command above finishes it")\n'
+_MOST = 20_000  # folders that are searched for a spec
 _LOST = ", and no part of the package: it would be removed"
 
 
@@ -51,7 +55,7 @@ class Finding:
     old: str = ""
     new: str = ""
     edited: bool = False  # orphaned files can be edited too
-    abandoned: bool = False  # belongs to a package whose spec is gone
+    abandoned: bool = False  # belongs to a package whose spec is not found
 
     @property
     def changes(self) -> bool:
@@ -95,7 +99,8 @@ def write(packages: Sequence[Package], out: Path, *, force: bool = False) -> lis
     """Brings the output folder up to date and returns what was found before; raises `Edited` before any change.
 
     Every new text is on the disk before the first old one is replaced, and each file is replaced in one step: whenever
-    the program is killed, each file is whole, the old one or the new one, and the next run finishes the work.
+    the program is killed, each file is whole, the old one or the new one. A package of which several files change can
+    not be imported before the last of them is there, and the next run finishes the work.
     """
     out.mkdir(parents=True, exist_ok=True)
     with _alone(out):
@@ -106,25 +111,48 @@ def write(packages: Sequence[Package], out: Path, *, force: bool = False) -> lis
         for package in packages:
             for left in (out / package.name).glob(f".*{_STAGED}"):
                 left.unlink()
-        _replace([f for f in findings if f.changes])
+        changes = [f for f in findings if f.changes]
+        barred = [f for f in findings if f.path.name == _FACE and _in_parts(f, changes)]
+        _replace([*barred, *(f for f in changes if f not in barred)], barred)
     return findings
 
 
-def _replace(findings: Sequence[Finding]) -> None:
+def _in_parts(face: Finding, changes: Sequence[Finding]) -> bool:
+    """Whether a package that is there changes in more than one step; `face` is its `__init__.py`."""
+    return bool(face.old) and sum(f.path.parent == face.path.parent for f in changes) > 1
+
+
+def _replace(findings: Sequence[Finding], barred: Sequence[Finding]) -> None:
+    """Brings files up to date; `barred` are the faces of packages that are not to be imported meanwhile."""
     staged: list[tuple[Path, Path]] = []
+
+    def stage(path: Path, text: str) -> None:
+        path.parent.mkdir(exist_ok=True)
+        place = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_STAGED}")
+        staged.append((place, path))
+        _write_through(place, text)
+
     try:
+        for f in barred:
+            stage(f.path, header.instead(f.new, _CUT_OFF))
         for f in findings:
             if f.state != "orphaned":
-                f.path.parent.mkdir(exist_ok=True)
-                place = f.path.with_name(f".{f.path.name}.{secrets.token_hex(4)}{_STAGED}")
-                staged.append((place, f.path))
-                _write_through(place, f.new)
-        # the face of a package comes last: a new package cannot be imported in part
-        for place, path in sorted(staged, key=lambda pair: pair[1].name == "__init__.py"):
+                stage(f.path, f.new)
+        bars, texts = staged[: len(barred)], staged[len(barred) :]
+        for place, path in bars:
             os.replace(place, path)
+            _flush(path.parent)
+        # the face of a package comes last: what is left of an old one, or not there yet, cannot be imported
+        faces = [pair for pair in texts if pair[1].name == _FACE]
+        for place, path in texts:
+            if path.name != _FACE:
+                os.replace(place, path)
         for f in findings:
             if f.state == "orphaned":
                 f.path.unlink()
+        for place, path in faces:
+            _flush(path.parent)
+            os.replace(place, path)
         for folder in {f.path.parent for f in findings}:
             _flush(folder)
     finally:
@@ -157,16 +185,25 @@ def _abandoned(packages: Sequence[Package], out: Path) -> Iterator[Finding]:
     rendered = {p.name for p in packages}
     homes = {p.spec.resolve().parent for p in packages}
     for folder in sorted(out.iterdir()) if out.is_dir() else ():
-        text = None if folder.name in rendered else _read(folder / "__init__.py")
+        text = None if folder.name in rendered else _read(folder / _FACE)
         found = header.read(text) if text is not None else None
         if found:
             source = PurePosixPath(found.source)
             if source.stem in resources.variants() and source.parent.name == resources.specs().name:
                 continue
             # a folder of that name elsewhere may have been the one
-            spec = out.resolve().parent / source
-            if spec.parent in homes and not spec.exists():
+            root = out.resolve().parent
+            if (root / source).parent in homes and not _somewhere(source, root):
                 yield from _generated(folder, abandoned=True)
+
+
+def _somewhere(source: PurePosixPath, root: Path) -> bool:
+    """Whether a spec of that name stands anywhere below a folder, or might: not all of a large one is searched."""
+    for count, (place, folders, files) in enumerate(os.walk(root)):
+        if count == _MOST or (source.name in files and Path(place, source.name).match(source.as_posix())):
+            return True
+        folders[:] = [name for name in folders if not name.startswith(".")]
+    return False
 
 
 def _read(path: Path) -> str | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,8 +11,10 @@ import click
 
 from . import picture, samples, svg, terminal, walk
 from .elements import Mask, Tiling, power
+from .errors import near
 from .notation import source
 from .page import Page
+from .parser import LARGEST, LARGEST_FLOAT
 from .spec import Spec
 
 _TILES = (16, 128)  # in a row of a picture, at least and at most
@@ -48,14 +52,14 @@ class Drawn:
         picture.write(path, self.mask, self.tiling, caption)
 
 
-def page(spec: Spec, q_len: int, k_len: int) -> str:
+def page(spec: Spec, q_len: int, k_len: int, given: samples.Given | None = None) -> str:
     """One self-contained page that tells and draws the same, and shows the kernels."""
-    return Page(spec, q_len, k_len, tile_size(q_len, k_len)).write()
+    return Page(spec, q_len, k_len, tile_size(q_len, k_len), given).write()
 
 
-def draw(spec: Spec, q_len: int, k_len: int) -> Drawn:
+def draw(spec: Spec, q_len: int, k_len: int, given: samples.Given | None = None) -> Drawn:
     """The mask of a variant, with a sample of what only a call gives."""
-    sample = samples.take(spec)
+    sample = samples.take(spec, given)
     mask = Mask(sample.mask, sample.spans, sample.known, q_len, k_len, sample.numbers(q_len, k_len), sample.back)
     side = tile_size(q_len, k_len)
     return Drawn(spec, mask, mask.tiles((side, side)), sample.told(q_len, k_len))
@@ -77,6 +81,37 @@ def lengths(text: str) -> tuple[int, int]:
     if min(q_len, k_len) < 1 or max(q_len, k_len) > 1 << 20:
         raise click.BadParameter(f"expected lengths from 1 to 2**20, got {text}", param_hint="--shape")
     return q_len, k_len
+
+
+def given(spec: Spec, head: int | None, numbers: Sequence[str]) -> samples.Given | None:
+    """A head and numbers, each written NAME=N, as the command line gives them; None where it gives none."""
+    sample = samples.take(spec)
+    known = {p.name.lstrip("#"): p for p in sample.parameters if p.name != "h"}
+    found: dict[str, float] = {}
+    for text in numbers:
+        name, _, value = (part.strip() for part in text.partition("="))
+        if name not in known:
+            takes = f"the mask of {spec.name} takes {', '.join(known) or 'no numbers'}"
+            raise click.BadParameter(f"unknown number {name!r}{near(name, known)}: {takes}", param_hint="--with")
+        found[name] = _number(name, value, known[name])
+    if head is not None and not any(place.startswith("head ") for place in sample.places):
+        raise click.BadParameter(f"the mask of {spec.name} is the same for all query heads", param_hint="--head")
+    return samples.Given(head or 0, found) if found or head is not None else None
+
+
+def _number(name: str, text: str, parameter: samples.Parameter) -> float:
+    whole = parameter.value.type == "int"
+    most = LARGEST if whole else LARGEST_FLOAT
+    low = -most if parameter.minimum is None else parameter.minimum
+    high = most if parameter.maximum is None else parameter.maximum
+    try:
+        number = int(text) if whole else float(text)
+    except ValueError:
+        number = math.nan
+    if not low <= number <= high:
+        wanted = f"a {'whole ' if whole else ''}number from {low} to {high}"
+        raise click.BadParameter(f"{name}: expected {wanted}, got {text!r}", param_hint="--with")
+    return number
 
 
 def shape(spec: Spec) -> tuple[int, int]:

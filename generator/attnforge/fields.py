@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from .errors import Problems, near
 from .yaml_source import Entry, Value
@@ -13,7 +13,14 @@ from .yaml_source import Entry, Value
 class Fields:
     """The entries of a mapping by key; unknown keys are told, as is what stands in place of a mapping."""
 
-    def __init__(self, value: Value | None, known: Collection[str], problems: Problems, what: str = "key") -> None:
+    def __init__(
+        self,
+        value: Value | None,
+        known: Collection[str],
+        problems: Problems,
+        what: str = "key",
+        meant: Callable[[str], str] = lambda word: "",
+    ) -> None:
         self.problems = problems
         self.found: dict[str, Entry] = {}
         self.at = value.at if value else None
@@ -28,7 +35,7 @@ class Fields:
             if entry.key in known:
                 self.found[entry.key] = entry
             else:
-                problems.add(entry.at, f"unknown {what} {entry.key!r}{near(entry.key, known)}")
+                problems.add(entry.at, f"unknown {what} {entry.key!r}{meant(entry.key) or near(entry.key, known)}")
 
     def __contains__(self, key: str) -> bool:
         return key in self.found
@@ -63,14 +70,19 @@ class Fields:
         self.problems.add(value.at, f"{key}: expected true or false, got {value.raw or value.kind}")
         return False
 
-    def limits(self, kind: str) -> tuple[int | float | None, int | float | None]:
-        """`min` and `max` of what has this type; None for the one that is not given."""
+    def limits(self, kind: str, *, formula: bool = False) -> tuple[int | float | None, int | float | None]:
+        """`min` and `max` of what has this type; None for the one that is not given, or is text as a formula is."""
         if kind == "bool":
             for key in ("min", "max"):
                 if key in self:
                     self.problems.add(self.found[key].at, f"{key}: a truth value has no limits")
             return None, None
-        low, high = (number(x, kind, self.problems, key) if (x := self.get(key)) else None for key in ("min", "max"))
+        numbers = {key: x for key in ("min", "max") if (x := self.get(key))}
+        if formula and "min" in numbers and isinstance(numbers["min"].data, str):
+            del numbers["min"]
+        low, high = (
+            number(numbers[key], kind, self.problems, key) if key in numbers else None for key in ("min", "max")
+        )
         if low is not None and high is not None and low > high:
             self.problems.add(self.found["max"].at, f"max: expected at least min, {low}, got {high}")
         return low, high

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ import click
 
 if TYPE_CHECKING:
     from .emit import Package
+    from .errors import Problem
     from .spec import Spec
 
 
@@ -27,12 +29,17 @@ class Output(click.Path):
         return path
 
 
-def apart(spec: Path, outputs: Mapping[str, Path | None]) -> None:
-    """Refuses outputs, by their options, that would overwrite the spec or each other."""
-    taken = {spec.resolve(): "the spec"}
+def apart(spec: Path, name: str, png: Path | None, html: Path | None, md: Path | None) -> None:
+    """Refuses outputs that would overwrite the spec, each other, or what nobody named and is no earlier picture."""
+    from . import svg
+
+    drawn, taken = "--md's picture", {spec.resolve(): "the spec"}
+    outputs = {"--png": png, "--html": html, "--md": md, drawn: md and md.with_suffix(".svg")}
     for option, path in outputs.items():
         if path and (other := taken.setdefault(path.resolve(), option)) != option:
             raise click.UsageError(f"{option} would overwrite {other}, {path}")
+    if (picture := outputs[drawn]) and picture.exists() and not svg.drew(picture, name):
+        raise click.UsageError(f"{drawn} would overwrite {picture}, which is no picture of {name}")
 
 
 def find(argument: str) -> Path:
@@ -41,8 +48,11 @@ def find(argument: str) -> Path:
     from .errors import near
 
     path = Path(argument)
-    if path.is_file():
+    # unlike Path.is_file this is false, too, of what no file can be called
+    if os.path.isfile(argument):
         return path
+    if os.path.islink(argument):
+        raise click.UsageError(f"{argument} is a link that leads nowhere")
     shipped = resources.variants()
     # the name that the header of a generated file gives works in every folder
     if argument in (path.stem, f"specs/{path.stem}.yaml") and path.stem in shipped:
@@ -51,10 +61,10 @@ def find(argument: str) -> Path:
     raise click.UsageError(f"{argument!r} is neither a file nor a shipped variant{hint}")
 
 
-def load(arguments: Sequence[str]) -> dict[Path, Spec]:
-    """All specs, or an error that tells the mistakes of all of them."""
+def read(arguments: Sequence[str]) -> tuple[dict[Path, Spec], list[Problem]]:
+    """The good ones among the specs, and the mistakes of the others."""
     from . import resources, spec
-    from .errors import Problem, SpecError
+    from .errors import SpecError
 
     loaded: dict[Path, Spec] = {}
     problems: list[Problem] = []
@@ -63,8 +73,21 @@ def load(arguments: Sequence[str]) -> dict[Path, Spec]:
             loaded[path] = spec.load(path, terms=resources.terms_for(path))
         except SpecError as error:
             problems += error.problems
+    return loaded, list(dict.fromkeys(problems))
+
+
+def refuse(problems: list[Problem]) -> None:
+    """Raises the mistakes, if there are any."""
+    from .errors import SpecError
+
     if problems:
-        raise SpecError(list(dict.fromkeys(problems)))
+        raise SpecError(problems)
+
+
+def load(arguments: Sequence[str]) -> dict[Path, Spec]:
+    """All specs, or an error that tells the mistakes of all of them."""
+    loaded, problems = read(arguments)
+    refuse(problems)
     named: dict[str, Path] = {}
     for path, found in loaded.items():
         other = named.setdefault(found.name, path)

@@ -8,6 +8,12 @@ from .errors import near
 
 _QUERY, _KEY = "'q', the query's position?", "'k', the key's position?"
 _FINITE = ": scores are finite; hide a key by a mask"
+_SCALE = ": score is scale * (q . k) already, and `scale=` of a call sets another one than 1 / sqrt(head size)"
+_HEAD_SIZE = ": score is divided by the root of the head size already; `scale=` of a call sets another factor"
+_HEADS = (
+    ": only an input's default knows how many heads there are: declare an input with the axes [head] and a default "
+    "such as 1 / heads"
+)
 # each goes behind `unknown name 'x'`
 _NAMES = {
     **dict.fromkeys(("i", "q_idx", "q_pos", "query", "row"), f" (did you mean {_QUERY})"),
@@ -17,6 +23,10 @@ _NAMES = {
     **dict.fromkeys(("batch", "b_idx", "batch_idx"), " (did you mean 'b', the batch entry?)"),
     **dict.fromkeys(("inf", "infinity", "nan", "ninf"), _FINITE),
     **dict.fromkeys(("math", "np", "tl", "torch"), ": functions stand alone, as in exp(score)"),
+    **dict.fromkeys(("heads", "num_heads", "n_heads", "hq"), _HEADS),
+    **dict.fromkeys(("d", "D", "dim", "d_k", "dk", "d_head", "head_dim", "head_size"), _HEAD_SIZE),
+    **dict.fromkeys(("scale", "sm_scale", "softmax_scale"), _SCALE),
+    **dict.fromkeys(("T", "n", "seq_len", "seqlen", "kv_len"), " (did you mean 'k_len', the number of keys?)"),
     "pi": ": write 3.141592653589793",
     "e": ": write exp(1)",
 }
@@ -52,6 +62,23 @@ _AXES = {
     **dict.fromkeys(("k", "tk", "n", "kv", "kv_len", "k_len", "keys"), "key"),
     **dict.fromkeys(("t", "l", "seq", "seqlen", "seq_len", "sequence", "tokens", "time"), "token"),
 }
+_NORMS = (
+    ": weights are a softmax over the visible keys; a sum of other weights f(score) is log(f(score)) as the last score "
+    "term, and the output times exp(lse)"
+)
+_BY_CALL = ": a call's tensors and keywords say it, no spec does"
+# each goes behind `unknown key 'x'`
+_KEYS = {
+    **dict.fromkeys(("normalize", "normalization", "normalisation", "normalizer", "norm", "softmax"), _NORMS),
+    **dict.fromkeys(("activation", "weights"), _NORMS),
+    **dict.fromkeys(("scale", "dtype", "head_dim", "head_size", "num_heads", "batch", "lse", "return_lse"), _BY_CALL),
+    **dict.fromkeys(("rotary", "rotary_embedding", "rope_layout"), ": write rope: {layout: half}"),
+    **dict.fromkeys(
+        ("expr", "expression", "formula"), ": an expression is a term: write score: [{expr: ...}], or mask:"
+    ),
+    "window": ": write mask: [causal, {sliding_window: {size: ...}}]",
+    "options": ": numbers of a spec stand in its terms, those of a call under inputs with axes: []",
+}
 
 
 def name(word: str, known: Collection[str]) -> str:
@@ -62,6 +89,13 @@ def name(word: str, known: Collection[str]) -> str:
 def function(word: str, known: Collection[str]) -> str:
     """What to write in place of an unknown function, "" where nothing is near."""
     return _FUNCTIONS.get(word) or near(word, known)
+
+
+def key(word: str, terms: Collection[str]) -> str:
+    """What to write in place of an unknown key of a spec, "" where nothing is meant by it."""
+    if word in terms:
+        return f": {word} is a term: it stands in a list, under mask or score"
+    return _KEYS.get(word, "")
 
 
 def axis(word: str, known: Collection[str]) -> str:

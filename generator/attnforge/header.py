@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 import shlex
 from dataclasses import dataclass
@@ -48,6 +49,12 @@ def stamp(text: str) -> str:
     found = _PATTERN.match(text)
     assert found is not None, "the text has no header"
     return text[: found.start("text")] + _hash(text, found) + text[found.end("text") :]
+
+
+def instead(text: str, body: str) -> str:
+    """A file that stands in for a generated one for a while: under the same header, with another text."""
+    opening = itertools.takewhile(lambda line: line.startswith("#"), text.splitlines(keepends=True))
+    return stamp(f"{''.join(opening)}\n{body}")
 
 
 def read(text: str) -> Header | None:

@@ -11,9 +11,10 @@ from typing import Literal
 
 from . import habits, names
 from .errors import Problems
+from .evaluation import evaluate
 from .expression import Node
 from .fields import Fields
-from .parser import LARGEST_TABLE, Scope, parse
+from .parser import LARGEST_FLOAT, LARGEST_TABLE, Scope, parse
 from .yaml_source import Value
 
 ROW_AXES = ("query", "key", "token")
@@ -21,6 +22,7 @@ HEAD_AXES = ("batch", "head", "kv_head")
 AXES = (*HEAD_AXES, *ROW_AXES)
 KEYS = ("axes", "dtype", "grad", "scan", "default", "min", "max", "description")
 Kind = Literal["batch", "head", "kv_head", "query", "key", "token", "size"]
+_HEADS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 64, 128)
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,24 @@ def read_inputs(
     return found
 
 
+def _wrong_somewhere(default: Node, given: Input) -> str:
+    """For which head a default is no value of the input, as far as a few numbers of heads tell; "" for none."""
+    low = -LARGEST_FLOAT if given.minimum is None else given.minimum
+    high = LARGEST_FLOAT if given.maximum is None else given.maximum
+    for heads in _HEADS:
+        for h in sorted({0, 1, 2, heads // 2, heads - 2, heads - 1} & set(range(heads))):
+            try:
+                value = evaluate(default, {"h": h, "heads": heads})
+            except ArithmeticError:
+                value = math.nan
+            if isinstance(value, complex) or not -LARGEST_FLOAT <= value <= LARGEST_FLOAT:
+                return f"expected a finite number for every head, got {value} for head {h} of {heads}"
+            if not low <= value <= high:
+                wanted = f"at least {low}" if value < low else f"at most {high}"
+                return f"expected {wanted}, got {value} for head {h} of {heads}"
+    return ""
+
+
 class _Reader:
     """Reads the declaration of one input."""
 
@@ -185,6 +205,8 @@ class _Reader:
             # floor's whole numbers are of type float
             if default is not None and given.dtype == "int" and default.type != "int" and default.op != "floor":
                 self.fail("default", f"{self.name} is int: its default has to be a whole number")
+            elif default is not None and (why := _wrong_somewhere(default, given)):
+                self.fail("default", f"default: {why}")
             return default
         return None
 
@@ -246,9 +268,11 @@ class _Reader:
     def _block(self, item: Value, kind: str, per: str) -> Axis | None:
         if self.options.get(per) == "int":
             return Axis(kind, 0, per)  # type: ignore[arg-type]
-        if per.isdigit() and 1 <= int(per) <= LARGEST_TABLE:
+        # str.isdigit takes digits that int refuses, and int refuses thousands of them
+        if re.fullmatch("[0-9]{1,9}", per) and 1 <= int(per) <= LARGEST_TABLE:
             return Axis(kind, 0, int(per))  # type: ignore[arg-type]
+        got = per if len(per) <= 40 else f"{per[:40]}..."
         self.problems.add(
-            item.at, f"{item.raw}: expected a whole number of positions from 1 to {LARGEST_TABLE}, got {per}"
+            item.at, f"{kind} // {got}: expected a whole number of positions from 1 to {LARGEST_TABLE}, got {got}"
         )
         return None

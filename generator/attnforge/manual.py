@@ -1,4 +1,4 @@
-"""Writes what docs/ tells of specs, terms, commands and variants, from themselves: `python -m attnforge.manual`.
+"""Writes what README and docs/ tell of specs, terms, commands and variants: `python -m attnforge.manual`.
 
 Prose that follows from nothing stands in templates/docs/reference.md.jinja.
 """
@@ -20,6 +20,7 @@ from . import (
     explain,
     markdown,
     notation,
+    parser,
     profile,
     render,
     resources,
@@ -28,6 +29,7 @@ from . import (
     spec,
     starter,
     summary,
+    syntax,
     terms,
     vocabulary,
 )
@@ -36,6 +38,7 @@ from .peers import PEERS
 from .spec import Spec
 from .terms import Option, Term
 
+_COMMANDS, _END = "<!-- commands: written by `make docs` -->", "<!-- end of commands -->"
 _MANY = 6  # variants that a term names
 
 
@@ -61,18 +64,39 @@ class Shown:
 
 
 def files(root: Path) -> dict[Path, str]:
-    """All files of docs/ that are written, with their texts; `root` is the checkout."""
+    """README and all files of docs/ that are written, with their texts; `root` is the checkout."""
     docs, loaded = root / "docs", {name: _load(path) for name, path in resources.variants().items()}
-    made = {docs / "reference.md": reference(loaded), docs / "variants" / "README.md": _index()}
+    face = root / "README.md"
+    made = {
+        face: readme(face.read_text(encoding="utf-8")),
+        docs / "reference.md": reference(loaded),
+        docs / "variants" / "README.md": _index(loaded),
+    }
+    identities = {name: summary.identity(variant) for name, variant in loaded.items()}
     for name, path in resources.variants().items():
         drawn = explain.draw(loaded[name], *explain.shape(loaded[name]))
-        made |= sheet.Sheet(drawn, path, docs / "variants" / f"{name}.md", root).files()
+        alike = tuple(loaded[n] for n, other in identities.items() if other == identities[name] and n != name)
+        made |= sheet.Sheet(drawn, path, docs / "variants" / f"{name}.md", root, alike).files()
     return made
 
 
 def abandoned(root: Path, made: Iterable[Path]) -> list[Path]:
     """Pages of variants that are gone."""
     return sorted(set((root / "docs" / "variants").glob("*")) - set(made))
+
+
+def readme(text: str) -> str:
+    """README with the table of commands in its place."""
+    before, found, rest = text.partition(_COMMANDS)
+    _, end, after = rest.partition(_END)
+    assert found and end, f"README needs the lines {_COMMANDS} and {_END}"
+    rows = []
+    for name, command in cli.main.commands.items():
+        needed = [param for param in command.params if isinstance(param, click.Argument) or param.required]
+        given = (_metavar(p) if isinstance(p, click.Argument) else f"{p.opts[0]} {_metavar(p)}" for p in needed)
+        usage = " ".join(("attnforge", name, *given))
+        rows.append((f"[`{usage}`](docs/reference.md#attnforge-{name})", (command.help or "").rstrip(".")))
+    return f"{before}{found}\n{markdown.table(('command', 'does'), rows)}\n{end}{after}"
 
 
 def reference(loaded: Mapping[str, Spec]) -> str:
@@ -91,6 +115,7 @@ def reference(loaded: Mapping[str, Spec]) -> str:
             "names": markdown.table(("name", "stands for", "known in"), _names()),
             "operators": markdown.table(("written", "means"), _operators()),
             "functions": markdown.table(("function", "gives"), _functions()),
+            "limits": {"characters": f"{syntax.LONGEST:,}", "depth": syntax.DEEPEST, "parts": parser.TALLEST},
             "kinds": {kind: [term for term, its in shown if its == kind] for kind in ("mask", "score")},
             "commands": [_command(name, command) for name, command in cli.main.commands.items()],
             "peers": markdown.table(("peer", "needs installed", "takes"), _peers()),
@@ -123,14 +148,15 @@ def _load(path: Path) -> Spec:
     return spec.load(path, terms=resources.terms_for(path))
 
 
-def _index() -> str:
+def _index(loaded: Mapping[str, Spec]) -> str:
     groups = {
         title: markdown.table(
             ("variant", "is"), ((f"[`{name}`]({name}.md)", markdown.words(text)) for name, text in entries)
         )
         for title, entries in starter.variants().items()
     }
-    return render.index({"groups": groups})
+    formulas = len(set(map(summary.identity, loaded.values())))
+    return render.index({"groups": groups, "variants": len(loaded), "formulas": formulas})
 
 
 # -- keys of specs -----------------------------------------------------------------------------------------------
@@ -243,7 +269,9 @@ def _shown(term: Term, users: list[str]) -> Shown:
 
 def _option(option: Option) -> str:
     facts: list[str] = [option.type]
-    facts += filter(None, [summary.limits(option.minimum, option.maximum)])
+    facts += filter(
+        None, [summary.limits(option.minimum, option.maximum), option.least and f"at least `{option.least}`"]
+    )
     facts.append("needed" if option.default is None else f"`{json.dumps(option.default)}` by default")
     if option.runtime:
         facts.append(f"`{option.name}: runtime` makes it the keyword `{option.runtime}`")

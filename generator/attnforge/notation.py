@@ -3,8 +3,31 @@
 from __future__ import annotations
 
 from . import printers
+from .constants import chosen
 from .expression import Node
 from .printers import Text
+
+
+def plain(node: Node) -> Node:
+    """The expression as people read it: without choices that are settled, or between the same."""
+    node = chosen(node)
+    args = tuple(map(plain, node.args))
+    if node.op == "where":
+        condition, first, second = args
+        if _sorted(first) == _sorted(second):
+            return first
+        if second.op == "where" and _sorted(first) == _sorted(second.args[1]):
+            either = Node("or", (condition, second.args[0]), None, "bool")
+            return plain(Node("where", (either, first, second.args[2]), None, node.type))
+    return Node(node.op, args, node.value, node.type, node.column)
+
+
+def _sorted(node: Node) -> Node:
+    """The expression in an order of its own, where none hangs on the order."""
+    args = tuple(map(_sorted, node.args))
+    if node.op in ("+", "*", "min", "max", "and", "or"):
+        args = tuple(sorted(args, key=repr))
+    return Node(node.op, args, node.value, node.type)
 
 
 def source(node: Node) -> str:

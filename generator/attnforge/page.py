@@ -17,6 +17,7 @@ from .inputs import Axis
 from .javascript import javascript
 from .leaves import Side
 from .mathml import row
+from .notation import plain
 from .spec import Input, Spec
 
 _SHORT, _LETTERS = 6, "ijlmn"  # parts of an index that stands in a formula; names of those that do not
@@ -80,6 +81,7 @@ class Page:
     q_len: int
     k_len: int
     tile: int
+    given: samples.Given | None = None
 
     def write(self) -> str:
         """The page, which needs nothing else."""
@@ -95,7 +97,7 @@ class Page:
         return _Subscripts({given.name: given for given in self.spec.inputs})
 
     def _math(self, node: Node) -> str:
-        return mathml.mathml(_tidy(node), self._subscripts)
+        return mathml.mathml(_tidy(plain(node)), self._subscripts)
 
     def _stated(self, markup: str, term: int, label: str) -> list[Equation]:
         """An equation, and what it calls the long indices that stand in it."""
@@ -150,7 +152,7 @@ class Page:
     @cached_property
     def sample(self) -> samples.Sample:
         """What stands in for a call's inputs."""
-        return samples.take(self.spec)
+        return samples.take(self.spec, self.given)
 
     @property
     def notes(self) -> tuple[str, ...]:

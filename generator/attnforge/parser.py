@@ -26,7 +26,8 @@ LARGEST_TABLE = 2**16  # entries of an axis of a table
 TALLEST = 100  # levels of a tree: what joins many parts nests them
 ARGUMENTS = {name: function.count for name, function in FUNCTIONS.items()}
 VARIABLES: dict[Kind, tuple[str, ...]] = {
-    kind: tuple(name for name, known in NAMES.items() if kind in known.kinds) for kind in ("mask", "score", "default")
+    kind: tuple(name for name, known in NAMES.items() if kind in known.kinds)
+    for kind in ("mask", "score", "default", "limit")
 }
 WORDS = frozenset(ARGUMENTS) | frozenset(NAMES)
 
@@ -80,7 +81,7 @@ def parse(text: str, scope: Scope, place: Place, problems: Problems) -> Node | N
     if scope.kind == "mask":
         found = walk.need_bool(node, "a mask is a condition such as k <= q")
     else:
-        example = "a score is a number such as score + 1" if scope.kind == "score" else "a default is a number"
+        example = f"a {scope.kind} is a number{' such as score + 1' if scope.kind == 'score' else ''}"
         found = walk.need_number(node, example)
     return found and wholes.settled(found, scope.inputs.values(), walk.fail)
 
@@ -182,7 +183,7 @@ class _Walk:
         if name in self.scope.terms:
             self.fail(tree, f"{name} is a term: it stands in a list of terms, beside this expression")
             return
-        declared = ": what a call passes is declared under inputs" if self.scope.kind != "default" else ""
+        declared = ": what a call passes is declared under inputs" if self.scope.kind in ("mask", "score") else ""
         self.fail(tree, f"unknown name {name!r}{habits.name(name, list(self.scope.names())) or declared}")
 
     def visit_Subscript(self, tree: ast.Subscript) -> Node | None:

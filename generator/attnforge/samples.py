@@ -1,12 +1,14 @@
 """Stand-ins for what only a call gives, so that every mask can be drawn: each is a rule in the expression language.
 
 A rule replaces the input in the mask's expression, and reads numbers that a reader may change: the documents that the
-tokens belong to, the seed of random bits, the length of a prefix. All is taken for batch entry 0 and head 0.
+tokens belong to, the seed of random bits, the length of a prefix. All is taken for batch entry 0 and, unless another
+one is asked for, head 0.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from . import intervals, walk
 from .constants import LARGEST
@@ -64,6 +66,7 @@ class Sample:
     known: Told | None
     parameters: tuple[Parameter, ...]
     notes: tuple[str, ...]  # what was taken, for people; `{name}` stands for the parameter's value
+    places: tuple[str, ...] = ()  # the heads and the batch entry that it was taken for
 
     def numbers(self, q_len: int, k_len: int) -> dict[str, float]:
         """The values of the parameters for so many queries and keys."""
@@ -75,10 +78,18 @@ class Sample:
         return tuple(note.format_map(self.numbers(q_len, k_len)) for note in self.notes)
 
 
-def take(spec: Spec) -> Sample:
+@dataclass(frozen=True)
+class Given:
+    """What a reader asks for: a query head, and numbers in place of those that a sample would take, by their names."""
+
+    head: int = 0
+    numbers: Mapping[str, float] = field(default_factory=dict)
+
+
+def take(spec: Spec, given: Given | None = None) -> Sample:
     """The sample of a spec's mask."""
     whole = walk.mask(spec) or Node("num", (), True, "bool")
-    taken = _Taken(spec)
+    taken = _Taken(spec, given or Given())
     mask = taken.replaced(whole)
     spans = tuple(taken.span(span) for span in walk.spans(spec, "k"))
     both = len(spec.algorithm.walks) > 1
@@ -88,7 +99,8 @@ def take(spec: Spec) -> Sample:
         taken.notes["one of the packed sequences"] = None
     if taken.places:
         taken.notes[" and ".join(dict.fromkeys(taken.places))] = None
-    return Sample(mask, spans, back, told, tuple(taken.parameters.values()), tuple(taken.notes))
+    parameters, places = tuple(taken.parameters.values()), tuple(taken.places)
+    return Sample(mask, spans, back, told, parameters, tuple(taken.notes), places)
 
 
 def _value(name: str, value: Node) -> str:
@@ -127,7 +139,8 @@ _SHIFT = _of("-", _var("k_len"), _var("q_len"))  # the position of the first que
 
 
 class _Taken:
-    def __init__(self, spec: Spec) -> None:
+    def __init__(self, spec: Spec, given: Given) -> None:
+        self.given = given
         self.inputs = {given.name: given for given in spec.inputs}
         self.bounds = walk.bounds(spec)
         self.options = {option.keyword: option for option in spec.options}
@@ -144,7 +157,8 @@ class _Taken:
         if node.op == "var" and node.value in ("b", "h", "kv_h"):
             self._place(str(node.value))
             what = {"b": "batch entry", "h": "query head", "kv_h": "key head"}[str(node.value)]
-            return self._number(str(node.value), f"{what}, {node.value}", _int(0), 0)
+            value = _int(self.given.head) if node.value == "h" else self._asked(str(node.value), _int(0))
+            return self._number(str(node.value), f"{what}, {node.value}", value, 0)
         return Node(node.op, tuple(map(self.replaced, node.args)), node.value, node.type)
 
     def span(self, span: Span) -> Span:
@@ -171,7 +185,16 @@ class _Taken:
         return Told(tuple(notes), self.replaced(found.most), self.replaced(found.least), skips.ranged)
 
     def _place(self, name: str) -> None:
-        self.places.append("batch entry 0" if name in ("b", "batch") else "head 0")
+        if name in ("h", "head"):
+            self.places.append(f"head {self.given.head}")
+            return
+        side, number = ("batch entry", "b") if name in ("b", "batch") else ("key head", "kv_h")
+        self.places.append(f"{side} {source(self._asked(number, _int(0)))}")
+
+    def _asked(self, name: str, value: Node) -> Node:
+        """The number that was asked for in place of a sample's, if one was."""
+        asked = self.given.numbers.get(name.lstrip("#"))
+        return value if asked is None else _int(int(asked)) if value.type == "int" else _float(asked)
 
     def _number(
         self, name: str, label: str, value: Node, least: float | None = None, most: float | None = None
@@ -181,7 +204,7 @@ class _Taken:
 
     def _option(self, option: RuntimeOption) -> Node:
         value = _of("//", _var("k_len"), 8) if option.type == "int" else Node("num", (), 1.0, "float")
-        value = _within(value, option)
+        value = self._asked(option.keyword, _within(value, option))
         self.notes[_value(option.keyword, value)] = None
         return self._number(option.keyword, option.keyword, value, option.minimum, option.maximum)
 
@@ -224,13 +247,14 @@ class _Taken:
 
     def _scalar(self, given: Input) -> Node:
         if given.dtype == "bool":
-            self.notes[f"{given.name} is true"] = None
-            return _of("!=", self._number(given.name, f"{given.name}, 1 or 0", _int(1), 0, 1), 0, kind="bool")
+            value = self._asked(given.name, _int(1))
+            self.notes[f"{given.name} is {'true' if value.value else 'false'}"] = None
+            return _of("!=", self._number(given.name, f"{given.name}, 1 or 0", value, 0, 1), 0, kind="bool")
         if given.default is not None:
-            value = _for_head_0(given.default)
+            value = _for_head(given.default, self.given.head)
         else:
             value = _of("//", _var("k_len"), 4) if given.dtype == "int" else _float(0.5)
-        value = _within(value, given)
+        value = self._asked(given.name, _within(value, given))
         self.notes[_value(given.name, value)] = None
         most = LARGEST if given.dtype == "int" else None
         low = given.minimum if given.minimum is not None or most is None else -most
@@ -258,8 +282,9 @@ class _Taken:
 
     def _documents(self, given: Input, axis: Axis, entry: Node) -> Node:
         """Documents of equal length, one after the other; a row belongs to the document at its position."""
-        count = self._number("#documents", "documents", _int(5), 1, LARGEST)
-        self.notes[f"{given.name}: 5 documents of equal length"] = None
+        asked = self._asked("#documents", _int(5))
+        count = self._number("#documents", "documents", asked, 1, LARGEST)
+        self.notes[f"{given.name}: {source(asked)} documents of equal length"] = None
         position = entry if axis.per == 1 else _of("*", entry, int(axis.per))
         if axis.kind == "query":
             position = _of("+", position, _SHIFT)
@@ -267,20 +292,22 @@ class _Taken:
 
     def _tree(self, given: Input, row: Node, column: Node) -> Node:
         """A tree of tokens as decoding of several guesses at once has it: branches that take turns, from one root."""
-        count = self._number("#branches", "branches", _int(3), 1, LARGEST)
-        self.notes[f"{given.name}: a tree of 3 branches"] = None
+        asked = self._asked("#branches", _int(3))
+        count = self._number("#branches", "branches", asked, 1, LARGEST)
+        self.notes[f"{given.name}: a tree of {source(asked)} branches"] = None
         behind = _of("==", _of("%", _of("-", row, column), count), 0, kind="bool")
         on_way = _of("or", _of("==", column, 0, kind="bool"), behind, kind="bool")
         return _of("and", _of("<=", column, row, kind="bool"), on_way, kind="bool")
 
     def _bits(self, given: Input, places: list[Node]) -> Node:
-        share = self._number("#share", "true in 100 bits", _int(50), 0, 100)
-        self.notes[f"{given.name}: random bits, 50 of 100 true"] = None
+        asked = self._asked("#share", _int(50))
+        share = self._number("#share", "true in 100 bits", asked, 0, 100)
+        self.notes[f"{given.name}: random bits, {source(asked)} of 100 true"] = None
         return _of("<", _of("%", self._random(given, places), 100), share, kind="bool")
 
     def _random(self, given: Input, places: list[Node]) -> Node:
         """A number from 0 to a prime less 1 that looks random from place to place; all its steps stay below 2**53."""
-        seed = self._number("#seed", "seed of the random numbers", _int(0), 0, 1 << 16)
+        seed = self._number("#seed", "seed of the random numbers", self._asked("#seed", _int(0)), 0, 1 << 16)
         # what tells inputs apart: their order among the inputs
         mixed = _of("+", _of("*", seed, 1299709), 15485863 + 32452843 * (1 + list(self.inputs).index(given.name)))
         for turn in range(3):
@@ -292,7 +319,7 @@ class _Taken:
         return mixed
 
 
-def _for_head_0(node: Node) -> Node:
+def _for_head(node: Node, head: int) -> Node:
     if node.op == "var":
-        return _int({"h": 0, "heads": _HEADS}[str(node.value)])
-    return Node(node.op, tuple(map(_for_head_0, node.args)), node.value, node.type)
+        return _int({"h": head, "heads": max(_HEADS, head + 1)}[str(node.value)])
+    return Node(node.op, tuple(_for_head(arg, head) for arg in node.args), node.value, node.type)

@@ -147,7 +147,9 @@ class OptionModel(_Model):
     """A number or truth value that specs give to a term."""
 
     type: Literal["int", "float", "bool"] = Field(description="What it is.")
-    min: float | None = Field(None, description="The least value.")
+    min: float | str | None = Field(
+        None, description="The least value: a number, or an expression over options that a spec fixes."
+    )
     max: float | None = Field(None, description="The largest value.")
     default: float | bool | None = Field(None, description="Its value where a spec gives none; no default: needed.")
     runtime: Word | None = Field(

@@ -21,6 +21,7 @@ class Sheet:
     path: Path
     page: Path
     root: Path
+    alike: tuple[Spec, ...] = ()  # other variants of the same formula, whose pages stand beside this one
 
     def files(self) -> dict[Path, str]:
         """The page and its picture."""
@@ -56,6 +57,15 @@ class Sheet:
         """Its layout and heads."""
         text = summary.traits(self.spec)
         return text[0].upper() + text[1:]
+
+    @property
+    def same(self) -> str:
+        """The other variants of the same formula, each with what tells it apart."""
+        found = []
+        for other in self.alike:
+            apart = "" if summary.traits(other) == summary.traits(self.spec) else f" ({summary.traits(other)})"
+            found.append(f"[`{other.name}`]({markdown.address(other.name)}.md){apart}")
+        return ", ".join(found)
 
     @property
     def links(self) -> tuple[str, ...]:

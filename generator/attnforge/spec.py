@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from . import algorithm, gradients, names, tiles
+from . import algorithm, gradients, habits, names, rope, tiles
 from .algorithm import FLASH2, Algorithm
 from .errors import Location, Problems, near
 from .expression import Node
 from .fields import Fields, number
 from .inputs import Input, read_inputs
 from .parser import TALLEST, Runtime, Scope, parse, taller
+from .rope import Rope
 from .terms import Library, Term, shown
 from .yaml_source import Value, read
 
@@ -50,14 +51,6 @@ class ScoreTerm:
 
     label: str
     score: Node
-
-
-@dataclass(frozen=True)
-class Rope:
-    """Rotary embedding of q and k."""
-
-    layout: Literal["half", "interleaved"]
-    dims: int | None = None  # None: all of them
 
 
 @dataclass(frozen=True)
@@ -120,7 +113,7 @@ class _Loader:
         document = read(self.path, self.path.as_posix(), self.problems)
         if document is None:
             return None
-        fields = Fields(document, KEYS, self.problems)
+        fields = Fields(document, KEYS, self.problems, meant=lambda word: habits.key(word, self.library.names()))
         if not document.mapping:
             return None
         name = self._name(fields, document)
@@ -129,7 +122,7 @@ class _Loader:
         self.wrong = {entry.key for entry in inputs.entries()} - set(self.own) if inputs else set()
         packed = fields.choice("layout", ("dense", "packed"), "dense") == "packed"
         grouped = fields.choice("heads", ("grouped", "equal"), "grouped") == "grouped"
-        rope = self._rope(fields.get("rope"))
+        turned = rope.read(fields.get("rope"), self.problems)
         masks = [m for item in self._list(fields, "mask") if (m := self._mask(item)) and self._low(m.keep, item)]
         scores = [term for item in self._list(fields, "score") if (term := self._score(item))]
         order = algorithm.read(fields, self.problems)
@@ -152,7 +145,7 @@ class _Loader:
             _source(self.path),
             packed,
             grouped,
-            rope,
+            turned,
             tuple(masks),
             tuple(scores),
             fields.truth("sink"),
@@ -205,22 +198,6 @@ class _Loader:
             return items
         self.problems.add(value.at, f"{key}: a list may have {MOST_TERMS} terms, this one has {len(items)}")
         return []
-
-    def _rope(self, value: Value | None) -> Rope | None:
-        if value is None or value.data is False:
-            return None
-        fields = Fields(value, ("layout", "dims"), self.problems)
-        layout = fields.choice("layout", ("half", "interleaved"), "half")
-        if value.mapping and "layout" not in fields:
-            self.problems.add(value.at, "rope: layout is missing, half or interleaved")
-        dims = None
-        given = fields.get("dims")
-        if given is not None and given.data != "all":
-            found = number(given, "int", self.problems, "dims")
-            if found is not None and (found % 2 or not 2 <= found <= 256):
-                self.problems.add(given.at, f"dims: expected all, or an even number from 2 to 256, got {found}")
-            dims = int(found) if found is not None else None
-        return Rope("half" if layout == "half" else "interleaved", dims)
 
     def _cut(self, at: Location) -> None:
         """Tells the inputs that packed sequences cannot cut."""
@@ -385,6 +362,8 @@ class _Loader:
             elif option.maximum is not None and plain > option.maximum:
                 self.problems.add(value.at, f"{option.name}: expected at most {option.maximum}, got {plain}")
             found[option.name] = plain
+        for name, why in term.too_small(found) if len(list(self.problems)) == before else ():
+            self.problems.add(value.at if (value := fields.get(name)) else at, why)
         return None if len(list(self.problems)) > before else found
 
     def _unread(self, fields: Fields) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from dataclasses import dataclass
 
 from . import calculus, plan, ranges, walk
@@ -11,10 +12,12 @@ from .constants import LARGEST
 from .expression import Node
 from .inputs import Axis
 from .leaves import Side
-from .notation import source
+from .notation import plain, source
 from .plan import Argument
 from .skips import Skips
 from .spec import Spec
+
+_WIDE, _WIDEST = 100, 120  # characters of a line of a formula, and of one with a note beside it
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,30 @@ class Section:
     def rows(self) -> list[str]:
         """The lines with their notes in one column."""
         width = max((len(left) for left, note in self.lines if note and len(left) <= 60), default=0)
-        return [f"{left:{width}}   # {note}" if note else left for left, note in self.lines]
+        found: list[str] = []
+        for line, note in self.lines:
+            *above, last = _wrapped(line)
+            beside = f"{last:{width}}   # {note}" if note else last
+            indent = " " * (len(line) - len(line.lstrip()))
+            found += [
+                *above,
+                *([beside] if len(beside) <= _WIDEST else [last, *(f"{indent}# {part}" for part in _wrapped(note))]),
+            ]
+        return found
+
+
+def _wrapped(line: str) -> list[str]:
+    """A line, or several where it is long: broken where the fewest brackets are open, the rest further in."""
+    found, indent = [], " " * (4 + len(line) - len(line.lstrip()))
+    while len(line) > _WIDE:
+        open_ = list(itertools.accumulate((c in "([") - (c in ")]") for c in line))
+        spaces = [i for i in range(_WIDE // 2, _WIDE) if line[i] == " "]
+        if not spaces:
+            break
+        at = min(spaces, key=lambda i: (open_[i], -i))
+        found.append(line[:at])
+        line = indent + line[at + 1 :]
+    return [*found, line]
 
 
 def text(spec: Spec) -> str:
@@ -45,6 +71,25 @@ def traits(spec: Spec) -> str:
     return f"{layout}, {'grouped heads' if spec.grouped else 'as many query heads as key heads'}{order}"
 
 
+def identity(spec: Spec) -> object:
+    """What two specs of the same formula have in common, whatever their names, and inputs, are called."""
+    names = {given.name: f"input {i}" for i, given in enumerate(spec.inputs)}
+
+    def renamed(node: Node) -> Node:
+        value = names[str(node.value)] if node.op == "input" else node.value
+        return Node(node.op, tuple(map(renamed, node.args)), value, node.type)
+
+    return (
+        spec.rope,
+        frozenset(renamed(term.keep) for term in spec.masks),
+        tuple(renamed(term.score) for term in spec.scores),
+        spec.sink,
+        spec.dropout,
+        frozenset(dataclasses.replace(given, name=names[given.name], description="") for given in spec.inputs),
+        frozenset(spec.options),
+    )
+
+
 def _face(spec: Spec) -> str:
     citation = f"\nfrom {spec.citation}" if spec.citation else ""
     return f"{spec.name}: {spec.description}{citation}\n{spec.source}, {traits(spec)}"
@@ -59,8 +104,8 @@ def formula(spec: Spec) -> Section:
     lines = [("score = scale * (q . k)", turned)]
     for term in spec.scores:
         drops = "" if any(n.value == "score" for n in term.score.walk()) else "takes the place of the score so far"
-        lines.append((f"score = {source(term.score)}", ", ".join(filter(None, (_name(term.label), drops)))))
-    lines += [(f"visible if {source(mask.keep)}", _name(mask.label)) for mask in spec.masks]
+        lines.append((f"score = {_source(term.score)}", ", ".join(filter(None, (_name(term.label), drops)))))
+    lines += [(f"visible if {_source(mask.keep)}", _name(mask.label)) for mask in spec.masks]
     seen = "logsumexp of score over the visible keys"
     lines.append((f"lse = log(exp(sinks) + exp({seen}))" if spec.sink else f"lse = {seen}", ""))
     weight = "exp(score - lse)"
@@ -75,9 +120,13 @@ def derivatives(spec: Spec) -> Section:
     for term in spec.scores if spec.algorithm.backward else ():
         note = label(term.label) if len(spec.scores) > 1 else _name(term.label)
         shared, slopes = calculus.slopes(term.score, learned)
-        lines += [(f"{name} = {source(node)}", note) for name, node in shared]
-        lines += [(f"d score / d {source(x)} = {source(slope)}", note) for x, slope in slopes]
+        lines += [(f"{name} = {_source(node)}", note) for name, node in shared]
+        lines += [(f"d score / d {_source(x)} = {_source(slope)}", note) for x, slope in slopes]
     return Section("Derivatives of the score terms", tuple(lines))
+
+
+def _source(node: Node) -> str:
+    return source(plain(node))
 
 
 def _name(label: str) -> str:
@@ -156,4 +205,4 @@ def _undecided(spec: Spec) -> list[str]:
 
 
 def _interval(lo: Node | None, hi: Node | None) -> str:
-    return f"[{source(lo) if lo else 'first'}, {source(hi) if hi else 'end'})"
+    return f"[{_source(lo) if lo else 'first'}, {_source(hi) if hi else 'end'})"

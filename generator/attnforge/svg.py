@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterator
+from pathlib import Path
 
 from .elements import EMPTY, FULL, MIXED, SKIPPED, UNKNOWN, Mask, Raster, Tiling, raster
 from .picture import BLUE, GREY, INK, ORANGE, PALE, QUIET, ROSE, borders, legend, number, square, ticks, visited
@@ -35,6 +36,12 @@ def svg(mask: Mask, tiling: Tiling, title: str) -> str:
         "</svg>",
     ]
     return "\n".join(lines) + "\n"
+
+
+def drew(path: Path, name: str) -> bool:
+    """Whether a file holds the picture of a variant's mask."""
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return f"<title>The mask of {html.escape(name)} for " in file.read(1000)
 
 
 def _elements(mask: Mask, tiling: Tiling) -> Iterator[str]:

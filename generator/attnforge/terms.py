@@ -6,13 +6,13 @@ import json
 import keyword
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from . import names
-from .constants import chosen
+from .constants import chosen, constant
 from .errors import Location, Problems, near
 from .expression import Node
 from .fields import Fields, number
@@ -22,6 +22,8 @@ from .yaml_source import Value, read
 
 KEYS = ("name", "kind", "description", "options", "inputs", "keep", "score")
 OPTION_KEYS = ("type", "min", "max", "default", "runtime")
+_LONGEST = 60  # name of a term
+_NOWHERE = Location("", 1, 1)
 _EXAMPLES = {"mask": 'keep: "k <= q"', "score": 'score: "score + bias[k]"'}
 
 
@@ -35,6 +37,7 @@ class Option:
     maximum: float | None = None
     default: int | float | bool | None = None
     runtime: str | None = None  # the keyword that it becomes where a spec says `runtime`
+    least: str = ""  # the least value as an expression over the term's other options
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,16 @@ class Term:
         node = parse(str(self.expression.data), scope, self.expression.place, problems)
         return node and chosen(node)
 
+    def too_small(self, options: Mapping[str, int | float | bool | Runtime]) -> Iterator[tuple[str, str]]:
+        """The options below what the others allow, each with what is told of it."""
+        for option in self.options.values():
+            value = options.get(option.name)
+            if option.least and isinstance(value, int | float):
+                node = parse(option.least, Scope("limit", options), lambda _: _NOWHERE, Problems())
+                low = constant(node) if node else None
+                if low is not None and not value >= low:
+                    yield option.name, f"{option.name}: expected at least {low}, {option.least}, got {value}"
+
     def filled(self, options: Mapping[str, object]) -> dict[str, Input]:
         """The term's inputs with the sizes that its options give."""
         return {name: given.filled(options) for name, given in self.inputs.items()}
@@ -70,7 +83,7 @@ class Library:
 
     def names(self) -> list[str]:
         """The names of all terms."""
-        return sorted({path.stem for folder in self.folders for path in folder.glob("*.yaml")})
+        return sorted({path.stem for folder in self.folders for path in folder.glob("*.yaml") if path.is_file()})
 
     def _meant(self, name: str) -> str:
         known = self.names()
@@ -87,9 +100,15 @@ class Library:
     def find(self, name: str, at: Location, kind: str) -> Term | None:
         """The term of a name and kind; None if a problem was added."""
         if name not in self._read:
-            found = next((f / f"{name}.yaml" for f in self.folders if (f / f"{name}.yaml").is_file()), None)
-            if found is None or not name.isidentifier():
+            # what no file can be called is looked for nowhere
+            named = name.isidentifier() and len(name) <= _LONGEST
+            paths = [folder / f"{name}.yaml" for folder in self.folders] if named else []
+            found = next((path for path in paths if path.is_file() or path.is_symlink()), None)
+            if found is None:
                 self.problems.add(at, f"unknown term {name!r}{self._meant(name)}")
+                return None
+            if not found.is_file():
+                self.problems.add(at, f"the term {name!r} cannot be read: {shown(found)} is a link that leads nowhere")
                 return None
             self._read[name] = load(found, self.problems)
         term = self._read[name]
@@ -198,7 +217,7 @@ def _options(value: Value | None, problems: Problems) -> dict[str, Option]:
         if entry.value.mapping and "type" not in fields:
             problems.add(entry.value.at, "type is missing: int, float or bool")
         kind = fields.choice("type", ("int", "float", "bool"), "int")
-        low, high = fields.limits(kind)
+        low, high = fields.limits(kind, formula=True)
         default = number(given, kind, problems, "default") if (given := fields.get("default")) else None
         if default is not None and low is not None and default < low:
             problems.add(fields.found["default"].at, f"default: expected at least {low}, got {default}")
@@ -210,5 +229,21 @@ def _options(value: Value | None, problems: Problems) -> dict[str, Option]:
         if runtime is not None and kind == "bool" and (at := fields.get("runtime")):
             problems.add(at.at, "runtime: only numbers can be left to the call")
         typed: Literal["int", "float", "bool"] = "int" if kind == "int" else "float" if kind == "float" else "bool"
-        found[entry.key] = Option(entry.key, typed, low, high, default, runtime)
+        least = str(given.data) if (given := fields.get("min")) and isinstance(given.data, str) else ""
+        if least and runtime is not None:
+            problems.add(fields.found["min"].at, "min: what a call is held to is a number, not an expression")
+        found[entry.key] = Option(entry.key, typed, low, high, default, runtime, least)
+    _limits(value, found, problems)
     return found
+
+
+def _limits(value: Value, options: Mapping[str, Option], problems: Problems) -> None:
+    """Tells what is wrong in least values that are expressions: they read what a spec fixes."""
+    fixed: dict[str, int | float | bool | Runtime] = {
+        o.name: False if o.type == "bool" else Runtime(o.name, o.type) for o in options.values() if o.runtime is None
+    }
+    for entry in value.entries():
+        if entry.key in options and options[entry.key].least:
+            least = next(inner.value for inner in entry.value.entries() if inner.key == "min")
+            others = {name: stand_in for name, stand_in in fixed.items() if name != entry.key}
+            parse(str(least.data), Scope("limit", others), least.place, problems)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["mask", "score", "default"]
+Kind = Literal["mask", "score", "default", "limit"]
 
 
 @dataclass(frozen=True)

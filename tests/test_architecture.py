@@ -23,6 +23,7 @@ LAYERS = [
     {"spec", "expression", "constants", "syntax", "parser", "yaml_source", "fields", "names", "terms", "schema"}
     | {
         "algorithm",
+        "domain",
         "inputs",
         "indices",
         "evaluation",

@@ -104,7 +104,8 @@ class _Maker:
         """A q or k, short but for one column that holds its part of the middle of the domain."""
         x = x * (domain.length / x.norm(dim=-1, keepdim=True))
         x[..., -1] = held
-        return x * x.shape[-1] ** 0.25
+        x *= x.shape[-1] ** 0.25
+        return x
 
     def whole(self, low: int, end: int, *shape: int) -> torch.Tensor:
         import torch

@@ -94,6 +94,8 @@ class RopeModel(_Model):
 class DomainModel(_Model):
     """Which scores make sense; one limit at least."""
 
+    model_config = ConfigDict(json_schema_extra={"minProperties": 1})
+
     min: float | None = Field(None, description="The least score.")
     max: float | None = Field(None, description="The largest score.")
 

@@ -14,7 +14,6 @@ import click
 
 from . import emit
 
-
 _UNKNOWN_EXPRESSION, _NO_TESTS = 4, 5  # exit codes of pytest
 
 

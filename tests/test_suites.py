@@ -105,15 +105,23 @@ def test_right_kernels_are_accepted(name: str, tmp_path: Path) -> None:
 
 def test_chance_rounds_to_the_neighbours_and_keeps_what_is_exact(tmp_path: Path) -> None:
     module = made("plain", "", tmp_path)
-    third, one = torch.ones(4000), torch.ones(4000)
+    ones, thirds = torch.ones(4000), torch.full((4000,), 3.0)
     with module.Dithered(0):
-        third, one, half = third / 3, one * 1, (one / 3).half()
+        third, one, half, quotient, whole = (
+            ones * (1 / 3),
+            ones * 1,
+            (ones * (1 / 3)).half(),
+            ones / thirds,
+            thirds / thirds,
+        )
     eps = torch.finfo(torch.float32).eps
     lower, upper = third.unique().tolist()
     assert lower < 1 / 3 < upper and upper - lower == eps / 4
     # the nearer one comes up as much more often, so that the mean is right
     assert abs(third.double().mean() - 1 / 3) < eps / 4 / 20
-    assert (one == 1).all() and len(half.unique()) == 2
+    assert (one == 1).all() and (whole == 1).all() and len(half.unique()) == 2
+    # a quotient may be off by a few units in the last place
+    assert 3 <= len(quotient.unique()) <= 5
 
 
 def test_a_failure_tells_case_numbers_and_place_in_few_lines(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Random specs, the same for a seed on every machine, and their packages.
 
-`python tests/random_specs.py --count 2000 --out FOLDER` renders packages for a machine that cannot.
+`python tests/random_specs.py --count 2000 --out FOLDER` renders packages for a machine that cannot; `--errors FILE`
+tells how close their suites came to failing.
 """
 
 from __future__ import annotations
@@ -98,6 +99,8 @@ def generate(seed: int) -> RandomSpec:
         head.append(
             f"rope: {{layout: {draw.pick(('half', 'interleaved'))}, dims: {draw.pick(('all', '2', '8', '16'))}}}"
         )
+    limits = Draw(f"domain {seed}")
+    domain = limits.pick(("{min: 0.5}", "{min: -3, max: 1.5}", "{max: 2}")) if limits.chance(0.1) else ""
     sizes = Sizes(draw.pick((4, 16, 32, 40)), draw.pick(((32, 128, True), (8, 32, False), (6, 20, True))))
     count = 3 + draw.below(4)
     ordinary, hidden = draw.below(count + 1), draw.chance(0.06)
@@ -128,6 +131,7 @@ def generate(seed: int) -> RandomSpec:
     lines = [f"name: random_{seed}", *head]
     lines += ["mask:", *(f"  - {m.yaml}" for m in masks)] if masks else []
     lines += ["score:", *(f"  - {t.yaml}" for t in terms)] if terms else []
+    lines += [f"domain: {domain}"] if terms and domain else []
     lines += ["inputs:", *(f"  {x.yaml}" for x in inputs)] if inputs else []
     texts = tuple(m.text.text for m in masks), tuple(t.text.text for t in terms)
     return RandomSpec(f"random_{seed}", "\n".join(lines) + "\n", *texts, (*sizes.inputs, *inputs), sink)
@@ -287,14 +291,27 @@ def suite(folder: Path, name: str) -> ModuleType:
 
 
 def main() -> None:
-    """Renders packages into a folder."""
+    """Renders packages into a folder, or sums up the errors that their suites wrote down."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--count", type=int, default=100)
-    parser.add_argument("--out", type=Path, required=True)
+    wanted = parser.add_mutually_exclusive_group(required=True)
+    wanted.add_argument("--out", type=Path)
+    wanted.add_argument("--errors", type=Path)
     args = parser.parse_args()
+    if args.errors:
+        print("\n".join(closest(args.errors.read_text())))
+        return
     args.out.mkdir(parents=True)
     with ProcessPoolExecutor() as pool:
         list(pool.map(functools.partial(_render, args.out), range(args.count)))
+
+
+def closest(text: str, count: int = 20) -> Iterator[str]:
+    """The checks that came closest to their limits, out of a table of errors."""
+    lines = [json.loads(line) for line in text.splitlines()]
+    shares = [(max(x["error"] / x["limit"] if x["limit"] else 0.0, x["row"]), x["test"]) for x in lines]
+    yield f"{len(shares)} checks, {sum(share > 1 for share, _ in shares)} beyond their limit"
+    yield from (f"{share:.2f}  {test}" for share, test in sorted(shares, reverse=True)[:count])
 
 
 def _render(out: Path, seed: int) -> None:

@@ -24,6 +24,7 @@ LAYERS = [
     | {"rope"}
     | {
         "algorithm",
+        "domain",
         "inputs",
         "indices",
         "evaluation",

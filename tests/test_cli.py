@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -435,13 +436,13 @@ def test_schema_is_json_schema() -> None:
 def test_test_runs_the_suite(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     seen: list[Any] = []
 
-    def fake(packages: list[emit.Package], *, cpu: bool) -> int:
-        seen.append(([p.name for p in packages], cpu))
+    def fake(packages: list[emit.Package], **options: Any) -> int:
+        seen.append(([p.name for p in packages], options))
         return 1
 
     monkeypatch.setattr(suite, "run", fake)
-    run("test", write("one"), "--cpu", code=1)
-    assert seen == [(["one"], True)]
+    run("test", write("one"), "--cpu", "-k", "values and not h4", "-n", "3", code=1)
+    assert seen == [(["one"], {"cpu": True, "only": "values and not h4", "processes": 3})]
     assert not (folder / "generated").exists()
 
 
@@ -453,6 +454,34 @@ def test_test_gives_the_outcome_of_the_suite(body: str, code: int, capfd: pytest
     made = emit.Package("one", "specs/one.yaml", Path("specs/one.yaml"), {"__init__.py": text, "test_one.py": text})
     assert suite.run([made], cpu=True) == code
     assert "test_one.py" in capfd.readouterr().out
+
+
+def package(*tests: str) -> emit.Package:
+    """A package whose suite has tests of these names that pass."""
+    from attnforge import header
+
+    body = "".join(f"def {name}():\n    pass\n" for name in tests)
+    text = header.stamp(header.write("specs/one.yaml") + body)
+    return emit.Package("one", "specs/one.yaml", Path("specs/one.yaml"), {"__init__.py": text, "test_one.py": text})
+
+
+def test_test_runs_the_tests_that_match_in_processes(capfd: pytest.CaptureFixture[str]) -> None:
+    assert suite.run([package("test_that", "test_this")], cpu=True, only="not this", processes=2) == 0
+    out = capfd.readouterr().out
+    assert "1 passed" in out and "2 workers" in out
+
+
+@pytest.mark.parametrize(("only", "why"), [("those", "no test's name matches"), ("a b", "pytest does not understand")])
+def test_test_without_a_test_to_run(only: str, why: str) -> None:
+    with pytest.raises(click.BadParameter, match=f"{why} '{only}'"):
+        suite.run([package("test_that")], cpu=True, only=only)
+
+
+def test_processes_need_a_plugin_of_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "xdist" else find(name))
+    with pytest.raises(click.UsageError, match="-n needs pytest-xdist: pip install pytest-xdist"):
+        suite.run([package("test_that")], cpu=True, processes=2)
 
 
 def test_faults_of_the_program_are_told_apart(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:

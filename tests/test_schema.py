@@ -16,6 +16,7 @@ GOOD = [
     "rope: {layout: interleaved, dims: 8}\nlayout: packed\nheads: equal\ntargets: [portable]\n",
     "rope: false\nsink: false\ndropout: false\n",
     "algorithm: flash1\n",
+    "score: [expr: 'log(score)']\ndomain: {min: 0.1}\n",
     "algorithm: flash2_strided_k\n",
     "mask:\n  - any: [causal, {not: {sliding_window: {size: runtime}}}]\n  - all: [prefix_lm, {expr: 'k < 9'}]\n",
     "score:\n  - expr: score + a + n\n  - expr: score * c[q]\n"
@@ -24,7 +25,7 @@ GOOD = [
 ]
 BAD = [
     "windw: 4\n", "layout: ragged\n", "heads: 4\n", "rope: {layout: half, dims: 7}\n", "rope: {dims: 8}\n",
-    "mask: causal\n", "targets: [hopper]\n", "algorithm: flash3\n", "description: [a]\n",
+    "mask: causal\n", "targets: [hopper]\n", "algorithm: flash3\n", "score: [alibi]\ndomain: 1\n", "description: [a]\n",
     "inputs:\n  a: {axes: [row]}\n", "inputs:\n  a: {axes: [0]}\n", "inputs:\n  a: {dtype: int}\n",
     "inputs:\n  a: {axes: [], dtype: half}\n", "inputs:\n  a: {axes: [], gradient: true}\n",
     "inputs:\n  A: {axes: []}\n",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from . import draws
+from .domain import Domain
 from .inputs import Axis
 from .plan import Argument, Plan
 from .spec import Spec
@@ -80,7 +81,10 @@ class _Maker:
         shapes = ((s.q_len, s.heads, s.head_dim), (s.k_len, s.kv_heads, s.head_dim), (s.k_len, s.kv_heads, s.v_dim))
         lead = (lambda n: (s.batch * n,)) if self.packed else (lambda n: (s.batch, n))
         learns = self.planned.spec.algorithm.backward
-        q, k, v = (self.normal(*lead(n), *rest).to(self.dtype).requires_grad_(learns) for n, *rest in shapes)
+        drawn = [self.normal(*lead(n), *rest) for n, *rest in shapes]
+        if domain := self.planned.spec.domain:
+            drawn[:2] = (self.within(domain, x, held) for x, held in zip(drawn[:2], domain.held, strict=True))
+        q, k, v = (x.to(self.dtype).requires_grad_(learns) for x in drawn)
         keywords = self.cuts() if self.packed else {}
         for argument in self.planned.arguments:
             if not argument.optional:
@@ -95,6 +99,13 @@ class _Maker:
         import torch
 
         return torch.randn(shape, generator=self.generator, device=self.device)
+
+    def within(self, domain: Domain, x: torch.Tensor, held: float) -> torch.Tensor:
+        """A q or k, short but for one column that holds its part of the middle of the domain."""
+        x = x * (domain.length / x.norm(dim=-1, keepdim=True))
+        x[..., -1] = held
+        x *= x.shape[-1] ** 0.25
+        return x
 
     def whole(self, low: int, end: int, *shape: int) -> torch.Tensor:
         import torch
@@ -146,6 +157,8 @@ class _Maker:
         assert rope is not None
         dims = rope.dims or self.sizes.head_dim
         speeds = 10000.0 ** (-torch.arange(0, dims, 2, device=self.device) / dims)
+        if self.planned.spec.domain:
+            speeds[-1] = 0  # the column that holds the middle is not turned
         table: torch.Tensor = getattr(torch.arange(self.longest, device=self.device)[:, None] * speeds, function)()
         return table
 

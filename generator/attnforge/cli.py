@@ -158,11 +158,13 @@ def render(specs: Sequence[str], out: Path, checks: bool, diffs: bool, force: bo
 @main.command()
 @click.argument("specs", metavar="SPEC...", nargs=-1, required=True)
 @click.option("--cpu", is_flag=True, help="Use Triton's interpreter even where there is a GPU.")
-def test(specs: Sequence[str], cpu: bool) -> None:
+@click.option("-k", "only", metavar="EXPR", help="Only the tests whose names pytest finds to match: values and not h4.")
+@click.option("-n", "processes", type=click.IntRange(1), metavar="N", help="Run in N processes; needs pytest-xdist.")
+def test(specs: Sequence[str], cpu: bool, only: str | None, processes: int | None) -> None:
     """Render into a temporary folder and run the generated suites."""
     from . import suite
 
-    sys.exit(suite.run(given.packages(given.load(specs)), cpu=cpu))
+    sys.exit(suite.run(given.packages(given.load(specs)), cpu=cpu, only=only, processes=processes))
 
 
 @main.command()

@@ -10,11 +10,12 @@ from pathlib import Path
 import click
 
 from . import picture, samples, svg, terminal, walk
+from .constants import LARGEST
 from .elements import Mask, Tiling, power
 from .errors import near
 from .notation import source
 from .page import Page
-from .parser import LARGEST, LARGEST_FLOAT
+from .parser import LARGEST_FLOAT
 from .spec import Spec
 
 _TILES = (16, 128)  # in a row of a picture, at least and at most

@@ -108,6 +108,7 @@ def reference(loaded: Mapping[str, Spec]) -> str:
         {
             "keys": _keys(made),
             "rope": _keys(models["RopeModel"]),
+            "domain": _keys(models["DomainModel"]),
             "term": _keys(of_terms),
             "option": _keys(of_terms["$defs"]["OptionModel"]),
             "inputs": _keys(models["InputModel"]),

@@ -94,12 +94,6 @@ class Plan:
         return self.by_query.weight != "heavy"
 
     @property
-    def totals(self) -> tuple[str, ...]:
-        """The learned inputs without an axis of rows: their gradients are a few sums over all of them."""
-        rows = {r.input.name for r in self.learned if r.input.rows}
-        return tuple(name for name in self.learned_names if name not in rows)
-
-    @property
     def vectors(self) -> bool:
         """Whether terms read inputs that differ from row to row."""
         return any(leaf.form == "row" for leaf in self.by_query.leaves)

@@ -91,6 +91,15 @@ class RopeModel(_Model):
     )
 
 
+class DomainModel(_Model):
+    """Which scores make sense; one limit at least."""
+
+    model_config = ConfigDict(json_schema_extra={"minProperties": 1})
+
+    min: float | None = Field(None, description="The least score.")
+    max: float | None = Field(None, description="The largest score.")
+
+
 class TermModel(RootModel[str | dict[str, Any]]):
     """A term: its name, its name with options, `expr` with an expression, or `any`, `all` and `not` of masks."""
 
@@ -120,6 +129,11 @@ class SpecModel(_Model):
         [],
         max_length=MOST_TERMS,
         description="Applied in order to `score = scale * (q . k)`, in natural-log units.",
+    )
+    domain: DomainModel | None = Field(
+        None,
+        description="The scores, `scale * (q . k)`, that the first term makes sense of: a promise of the caller, which "
+        "tests and samples keep.",
     )
     sink: bool = Field(
         False,

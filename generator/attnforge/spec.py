@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from . import algorithm, gradients, habits, names, rope, tiles
+from . import algorithm, domain, gradients, habits, names, rope, tiles
 from .algorithm import FLASH2, Algorithm
+from .domain import Domain
 from .errors import Location, Problems, near
 from .expression import Node
 from .fields import Fields, number
@@ -23,7 +24,7 @@ __all__ = ["Input", "MaskTerm", "Rope", "RuntimeOption", "ScoreTerm", "Spec", "l
 
 MOST_TERMS = 50
 KEYS = tuple(
-    "name group description citation layout heads rope mask score sink dropout algorithm inputs targets".split()  # noqa: SIM905
+    "name group description citation layout heads rope mask score domain sink dropout algorithm inputs targets".split()  # noqa: SIM905
 )
 
 
@@ -66,6 +67,7 @@ class Spec:
     rope: Rope | None = None
     masks: tuple[MaskTerm, ...] = ()
     scores: tuple[ScoreTerm, ...] = ()
+    domain: Domain | None = None
     sink: bool = False  # a learned logit of each head joins the denominator
     dropout: bool = False
     algorithm: Algorithm = FLASH2
@@ -148,6 +150,7 @@ class _Loader:
             turned,
             tuple(masks),
             tuple(scores),
+            domain.read(fields.get("domain"), "score" in fields, self.problems),
             fields.truth("sink"),
             fields.truth("dropout"),
             order,

@@ -14,11 +14,18 @@ import click
 
 from . import emit
 
+_UNKNOWN_EXPRESSION, _NO_TESTS = 4, 5  # exit codes of pytest
 
-def run(packages: Sequence[emit.Package], *, cpu: bool) -> int:
-    """Renders the packages and runs their suites; gives 0 if all passed, 1 if one failed, 3 if none could run."""
+
+def run(packages: Sequence[emit.Package], *, cpu: bool, only: str | None = None, processes: int | None = None) -> int:
+    """Renders the packages and runs their suites, or the tests in them whose names match an expression of pytest's.
+
+    Gives 0 if all passed, 1 if one failed, 3 if none could run.
+    """
     if importlib.util.find_spec("pytest") is None:
         raise click.UsageError("`attnforge test` needs pytest: pip install attnforge[test]")
+    if processes is not None and importlib.util.find_spec("xdist") is None:
+        raise click.UsageError("-n needs pytest-xdist: pip install pytest-xdist")
     for library in ("torch", "triton"):
         if importlib.util.find_spec(library) is None:
             raise click.UsageError(f"this needs {library}: pip install {library}")
@@ -28,5 +35,11 @@ def run(packages: Sequence[emit.Package], *, cpu: bool) -> int:
         emit.write(packages, out)
         # no settings of the user's folder
         command = [sys.executable, "-m", "pytest", "-c", os.devnull, f"--rootdir={folder}", "-p", "no:cacheprovider"]
-        done = subprocess.run([*command, *(str(out / p.name) for p in packages)], env=env, cwd=folder)
-    return done.returncode if done.returncode in (0, 1) else 3
+        command += ["--tb=short", *(str(out / p.name) for p in packages)]
+        command += [] if only is None else ["-k", only]
+        command += [] if processes is None else ["-n", str(processes)]
+        code = subprocess.run(command, env=env, cwd=folder).returncode
+    if only is not None and code in (_UNKNOWN_EXPRESSION, _NO_TESTS):
+        why = "no test's name matches" if code == _NO_TESTS else "pytest does not understand"
+        raise click.BadParameter(f"{why} {only!r}", param_hint="-k")
+    return code if code in (0, 1) else 3

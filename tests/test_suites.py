@@ -1,0 +1,152 @@
+"""What generated suites draw, how they judge, and how they tell of a fault."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from devices import INTERPRETER
+from random_specs import RandomSpec, suite, write
+
+from attnforge import calls, plan, render, resources, spec
+
+# formulas that are a number inside of the domain alone
+INSIDE = "score:\n  - expr: 'sqrt(score - {low}) + sqrt({high} - score)'\n"
+DOMAINS = {
+    "both_limits": ("domain: {min: 0.5, max: 2}\n", 0.5, 2),
+    "least": ("domain: {min: 0.1}\n", 0.1, 4.2),
+    "most": ("domain: {max: -1}\n", -5.1, -1),
+    "around_nothing": ("domain: {min: -1, max: 1}\nheads: equal\n", -1, 1),
+    "turned_halves": ("domain: {min: 0.5, max: 2}\nrope: {layout: half}\n", 0.5, 2),
+    "turned_neighbours": ("domain: {min: 0.5, max: 2}\nrope: {layout: interleaved, dims: 8}\nlayout: packed\n", 0.5, 2),
+}
+
+
+def made(name: str, text: str, folder: Path) -> ModuleType:
+    """The suite of a spec."""
+    write(RandomSpec(name, f"name: {name}\n{text}"), folder)
+    return suite(folder, name)
+
+
+@pytest.mark.parametrize("name", DOMAINS)
+def test_scores_are_drawn_from_the_domain(name: str, tmp_path: Path) -> None:
+    text, low, high = DOMAINS[name]
+    module = made(name, text + INSIDE.format(low=low, high=high), tmp_path)
+    for case in module.CASES:
+        _, lse = module.reference(**module.make_inputs(case), return_lse=True)
+        assert not lse.isnan().any(), case
+    path = tmp_path / f"{name}.yaml"
+    sizes = calls.Sizes(2, 40, 40, 2, 2, 32, 32, "bf16")
+    call = calls.make(plan.build(spec.load(path, terms=resources.terms_for(path))), sizes, "cpu")
+    _, lse = module.reference(*call.operands, **call.keywords, return_lse=True)
+    assert not lse.isnan().any()
+
+
+def test_a_domain_changes_the_suite_alone(tmp_path: Path) -> None:
+    with_it, without = (tmp_path / "kept.yaml", tmp_path / "other" / "kept.yaml")
+    without.parent.mkdir()
+    without.write_text("name: kept\nscore: [softcap: {cap: 3.0}]\n")
+    with_it.write_text(without.read_text() + "domain: {min: 1}\n")
+    one, other = (render.render(spec.load(x, terms=resources.terms_for(x))) for x in (with_it, without))
+    bodies = {name: [text.split('"""', 1)[1] for text in (one[name], other[name])] for name in one}
+    assert {name for name, (a, b) in bodies.items() if a != b} == {"test_kept.py"}
+
+
+def test_a_formula_of_some_scores_only(tmp_path: Path) -> None:
+    score = "score: [expr: 'log(score)']\n"
+    bare = made("bare_logarithm", score, tmp_path)
+    with pytest.raises(RuntimeError, match=r"the formula is not defined .*domain: \{min"):
+        bare.check(bare.SMALL)
+    module = made("logarithm", score + "domain: {min: 0.1}\n", tmp_path)
+    module.check(module.SMALL)
+    module.test_scale(-0.5)
+
+
+# right kernels that one yardstick alone refused, by a hair
+UNLUCKY = {
+    "states_of_tables": (
+        "1+1+1+1+1+1+1+1x1+1+1+1+1+1+1+1-h2:2-d16:16-float32",
+        """mask: [causal]
+score:
+  - bias
+  - softcap: {cap: 3.0}
+  - expr: "score * temp + tab[(q - k) % 7] + kvt[k % 5] * qb"
+inputs:
+  temp: {axes: [head], grad: true}
+  tab: {axes: [7], grad: true}
+  kvt: {axes: [5], grad: true}
+  qb: {axes: [head, query], grad: true}
+""",
+    ),
+    "steep_after_flat": (
+        "1+1+1+1x70+70+70+70-h2:2-d40:24-float32",
+        """heads: equal
+score:
+  - expr: "sigmoid(score) * 4"
+  - expr: "2 * exp(tanh(score))"
+""",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNLUCKY)
+def test_right_kernels_are_accepted(name: str, tmp_path: Path) -> None:
+    title, text = UNLUCKY[name]
+    module = made(name, text, tmp_path)
+    (case,) = (case for case in module.CASES if str(case) == title)
+    module.check(case)
+
+
+def test_chance_rounds_to_the_neighbours_and_keeps_what_is_exact(tmp_path: Path) -> None:
+    module = made("plain", "", tmp_path)
+    ones, thirds = torch.ones(4000), torch.full((4000,), 3.0)
+    with module.Dithered(0):
+        third, one, half, quotient, whole = (
+            ones * (1 / 3),
+            ones * 1,
+            (ones * (1 / 3)).half(),
+            ones / thirds,
+            thirds / thirds,
+        )
+    eps = torch.finfo(torch.float32).eps
+    lower, upper = third.unique().tolist()
+    assert lower < 1 / 3 < upper and upper - lower == eps / 4
+    # the nearer one comes up as much more often, so that the mean is right
+    assert abs(third.double().mean() - 1 / 3) < eps / 4 / 20
+    assert (one == 1).all() and (whole == 1).all() and len(half.unique()) == 2
+    # a quotient may be off by a few units in the last place
+    assert 3 <= len(quotient.unique()) <= 5
+
+
+def test_a_failure_tells_case_numbers_and_place_in_few_lines(tmp_path: Path) -> None:
+    write(RandomSpec("wrong", "name: wrong\nmask: [causal]\n"), tmp_path)
+    kernels = tmp_path / "wrong" / "kernels.py"
+    text = kernels.read_text()
+    assert "dq * scale" in text
+    kernels.write_text(text.replace("dq * scale", "dq"))
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-x",
+        "-c",
+        os.devnull,
+        f"--rootdir={tmp_path}",
+        "-p",
+        "no:cacheprovider",
+    ]
+    command += ["-k", "values", "wrong"]
+    env = os.environ | {INTERPRETER: "1"}
+    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1
+    failure = done.stdout[done.stdout.index("= FAILURES") : done.stdout.index("= short test summary")]
+    assert re.search(r"AssertionError: [\dx+]+-h2:2-d16:16-float32: dq: error \S+, limit \S+\n", failure)
+    assert re.search(r"at batch \d, row \d, head \d, column \d+: got \S+, expected \S+\n", failure)
+    lines = failure[: failure.index("warnings summary") if "warnings summary" in failure else None].splitlines()
+    assert len(lines) < 20

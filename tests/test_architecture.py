@@ -45,6 +45,7 @@ LAYERS = [
         "faces",
         "plan",
         "draws",
+        "reach",
         "oracle",
         "flex",
     },

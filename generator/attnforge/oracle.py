@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from . import draws, printers
+from . import draws, printers, reach
 from .expression import SCORE, Node
 from .indices import IMPLICIT
 from .inputs import ROW_AXES, Axis, Input
@@ -52,7 +52,7 @@ class Oracle:
     score: tuple[Line, ...]
     prepare: dict[str, str]  # input -> text that turns it into what the terms read
     slices: dict[str, str]  # input -> its part of one packed sequence
-    far: bool  # whether masks name distances that a tile does not reach
+    far: tuple[tuple[int, int, int], ...]  # queries, keys and heads of calls in which the numbers of the spec decide
     broad: dict[str, tuple[int, ...]]  # input -> the axes that may have a size of 1
     guarded: bool  # whether terms read the score and inputs through `visible`
     sequence: bool  # whether terms read the number of the packed sequence
@@ -102,7 +102,7 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
         score=tuple(score),
         prepare={i.name: text for i in spec.inputs if (text := _prepare(i, i.name in leaf.gathered))},
         slices={i.name: _slice(i) for i in spec.inputs if i.axes},
-        far=any(isinstance(n.value, int) and n.value >= 64 for m in spec.masks for n in m.keep.walk()),
+        far=tuple((*lengths, reach.heads(spec)) for lengths in reach.cases(spec)),
         broad={name: axes for name, axes in broad.items() if axes},
         guarded=guarded,
         sequence=leaf.sequence or (spec.packed and spec.dropout),

@@ -59,6 +59,8 @@ class Oracle:
     shapes: dict[str, str]  # input -> text of its shape, over the sizes that the interface knows
     full_axes: dict[str, str]  # input -> text of the axes where 1 does not stand for any size
     samples: dict[str, str]  # keyword -> text that makes one for a test
+    added: tuple[str, ...]  # inputs of pairs that are added to the score last: they may hide what they stand beside
+    faint: bool  # whether terms may give scores that are finite, but not in the kernels' units
     optional: tuple[str, ...]  # keywords that may be left out
     token_axes: tuple[str, ...]  # inputs that are read at both positions: they need q_len <= k_len
     sizes: dict[str, str]  # the sizes that the interface's checks name -> their text
@@ -91,12 +93,13 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
         text = printers.torch(_value(_sheltered(term.score, inputs)), leaf)
         score.append(Line(text, _one_line(term.label)))
     shapes = {i.name: _shape(i, spec.packed) for i in spec.inputs if i.axes}
-    shapes |= {"sinks": "(Hq,)"} if spec.sink else {}
     counts = {i.name: len(_given_axes(i, spec.packed)) for i in spec.inputs if i.axes}
     broad = {i.name: _broad_axes(i, spec.packed) for i in spec.inputs if i.axes}
     if spec.rope:
         shapes["positions"] = "(Nk,)" if spec.packed else "(B, Tk)"
         counts["positions"], broad["positions"] = (1, ()) if spec.packed else (2, (0, 1))
+    if spec.sink:
+        shapes["sinks"], counts["sinks"], broad["sinks"] = "(Hq,)", 1, (0,)
     return Oracle(
         keep=tuple(keep),
         score=tuple(score),
@@ -109,6 +112,8 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
         shapes=shapes,
         full_axes={name: text for name, axes in broad.items() if (text := _full_axes(counts[name], axes))},
         samples={a.name: draws.sample(a, shapes.get(a.name, ""), spec) for a in arguments},
+        added=_added(spec, inputs),
+        faint=any(n.op == "input" and inputs[str(n.value)].dtype == "float" for t in spec.scores for n in t.score.walk()),
         optional=tuple(a.name for a in arguments if a.optional or a.default),
         token_axes=tuple(i.name for i in spec.inputs if "token" in i.kinds),
         sizes=_sizes(spec, shapes),
@@ -116,6 +121,14 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
         description=quoted(spec.description),
         citation=quoted(spec.citation).rstrip("."),
     )
+
+
+def _added(spec: Spec, inputs: dict[str, Input]) -> tuple[str, ...]:
+    last = spec.scores[-1].score if spec.scores else SCORE
+    plain = last.op == "+" and last.args[0] == SCORE and last.args[1].op == "input" and not last.args[1].args
+    given = inputs[str(last.args[1].value)] if plain else None
+    free = given and given.minimum is given.maximum is None and not given.scan and given.pairs
+    return (given.name,) if given and free and given.dtype == "float" else ()
 
 
 def _value(score: Node) -> Node:

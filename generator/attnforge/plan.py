@@ -147,6 +147,14 @@ class Plan:
         return tuple(found)
 
     @property
+    def watched(self) -> tuple[Walk, ...]:
+        """The walks that suites hold against the mask by themselves: those that lengths and numbers tell all of."""
+        if self.keys.whole or (self.key_skips and self.key_skips.ranged):
+            return ()
+        walks = {"k": self.keys, "q": self.queries}
+        return tuple(walk for side, walk in walks.items() if side in self.spec.algorithm.walks and walk.plain is not None)
+
+    @property
     def spanned(self) -> bool:
         """Whether a walk has several spans of tiles."""
         return any(len(walk.ends) > 1 for walk in (self.keys, self.queries))

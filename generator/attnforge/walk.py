@@ -12,6 +12,9 @@ from .ranges import Span
 from .spec import Spec
 
 
+_POSITIONS = ("q_first", "q_last", "k_first", "k_last", "q_len", "k_len", "b", "h", "kv_h")
+
+
 @dataclass(frozen=True)
 class Ends:
     """One span's ends as rows or keys: what is needed, and the part of it that needs no mask, if any."""
@@ -32,6 +35,8 @@ class Walk:
     full: bool  # whether some tile may be full
     left: bool  # whether mixed tiles may stand before the full ones
     shifted: bool  # whether the ends read `shift`, the position of row 0
+    exact: bool  # whether single positions visit nothing but what they see
+    plain: tuple[str, ...] | None  # the parameters that a call gives as numbers; None if some are not such
 
     @property
     def whole(self) -> bool:
@@ -92,7 +97,15 @@ def build(spec: Spec, along: Side, *, told: bool = False) -> Walk:
     full = told or any(e.full for e in ends)
     left = told or len(found) > 1 or any(span.lo is not None or span.full_lo is not None for span in found)
     function, block = ("key_tiles", "BLOCK_N") if along == "k" else ("query_tiles", "BLOCK_M")
-    return Walk(function, parameters, block, ends, full, left, "shift" in named)
+    exact = all(span.exact for span in found)
+    return Walk(function, parameters, block, ends, full, left, "shift" in named, exact, _plain(spec, parameters))
+
+
+def _plain(spec: Spec, parameters: tuple[str, ...]) -> tuple[str, ...] | None:
+    """Those of the parameters that are options, or whole numbers that a batch entry or a head has one of."""
+    single = {i.name for i in spec.inputs if i.dtype == "int" and {"batch", "head", "kv_head"}.issuperset(i.kinds)}
+    given = tuple(name for name in parameters if name not in _POSITIONS)
+    return given if single | {o.keyword for o in spec.options} >= set(given) else None
 
 
 def _ends(span: Span, along: str, spec: Spec) -> Ends:

@@ -11,6 +11,9 @@ from pathlib import Path
 import devices  # noqa: F401  # where kernels run is settled before triton is imported
 import pytest
 
+from attnforge import linear, ranges, render, spec
+from attnforge.expression import Node
+
 GENERATED = Path(__file__).parents[1] / "generated"
 
 # fault: variant, what stands there, what is put in its place, everywhere
@@ -153,3 +156,43 @@ def test_the_suite_fails_on(fault: str, tmp_path: Path, monkeypatch: pytest.Monk
     print("NOTICED", fault, failure.nodeid)
     # for the fault's own reason: an error, not a file that no longer runs
     assert "AssertionError" in failure.longreprtext, failure.longreprtext[-2000:]
+
+
+Ends = tuple[linear.Linear, linear.Linear]
+
+
+def of_remainders(ends: Ends, node: Node) -> Ends:
+    """The largest value of a remainder one too small."""
+    return (ends[0], ends[1] + -1) if node.op == "%" else ends
+
+
+def of_quotients(ends: Ends, node: Node) -> Ends:
+    """The far end of a quotient taken from the near one."""
+    return (ends[0], ends[0]) if node.op == "//" else ends
+
+
+# fault of the generator: a mask that hangs on it, the module, what is replaced there, and by what
+BOUNDS = {
+    "a remainder's largest value one too small": ("k <= q % 8", linear.Tile, "_ends", of_remainders),
+    "a quotient's far end taken from its near one": ("k <= q // 8", linear.Tile, "_ends", of_quotients),
+    "an upper bound's quotient rounded up": ("3 * k <= q", ranges, "floor_divided", linear.ceil_divided),
+    "a lower bound's quotient rounded down": ("3 * k >= q", ranges, "ceil_divided", linear.floor_divided),
+}
+
+
+@pytest.mark.parametrize("fault", BOUNDS)
+def test_the_suite_fails_on_ranges_with(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mask, place, name, wrong = BOUNDS[fault]
+    path = tmp_path / "bounded.yaml"
+    path.write_text(f'name: bounded\nmask: [expr: "{mask}"]\n')
+    right = getattr(place, name)
+    changed = (lambda tile, node: (ends := right(tile, node)) and wrong(ends, node)) if name == "_ends" else wrong
+    for label, function in (("right", right), ("wrong", changed)):
+        monkeypatch.setattr(place, name, function)
+        package = tmp_path / f"{label}_{list(BOUNDS).index(fault)}"
+        package.mkdir()
+        for file, text in render.render(spec.load(path, terms=())).items():
+            (package / file).write_text(text)
+        found = failures(package / "test_bounded.py", "-k", "tiles_are_visited")
+        assert bool(found) == (label == "wrong")
+    assert "AssertionError: a tile that" in found[0].longreprtext

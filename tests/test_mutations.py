@@ -106,7 +106,7 @@ FAULTS = {
     ),
     "columns too close": ("flash2_strided_k", "(stride * elements(ptr))", "(stride * elements(ptr) // 2)"),
     "a sink's gradient in rows without keys in other units": ("gpt_oss", "-dlse * LOG2E", "-dlse"),
-    "ones for the gradient of out where the LSE alone has one": ("full", "torch.zeros_like(out)", "torch.ones_like(out)"),
+    "ones for the gradient of out that is missing": ("full", "torch.zeros_like(out)", "torch.ones_like(out)"),
     "tiles read from memory that is not aligned": ("full", " or x.data_ptr() % 16:", ":"),
     "made up for another share than is dropped": (
         "gpt2_dropout", "65536 / (65536 - _drop_below(dropout_p))", "1 / (1 - dropout_p)"

@@ -8,6 +8,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import devices  # noqa: F401  # where kernels run is settled before triton is imported
 import pytest
@@ -63,7 +64,12 @@ def test_no_other_number_passes(
     monkeypatch.syspath_prepend(tmp_path)
     suite = importlib.import_module(f"{package.name}.test_{name}")
     with pytest.raises(AssertionError, match="error"):
-        for case in getattr(suite, "FAR", ()):
-            suite.test_values_where_the_numbers_of_the_spec_decide(case, monkeypatch)
-        for case in (suite.SMALL, *suite.CASES):
-            suite.check(case)
+        check(suite, monkeypatch)
+
+
+def check(suite: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The values of a suite's cases, first of those that are there for the numbers."""
+    for case in getattr(suite, "FAR", ()):
+        suite.test_values_where_the_numbers_of_the_spec_decide(case, monkeypatch)
+    for case in (suite.SMALL, *suite.CASES):
+        suite.check(case)

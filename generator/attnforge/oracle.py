@@ -113,7 +113,7 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
         full_axes={name: text for name, axes in broad.items() if (text := _full_axes(counts[name], axes))},
         samples={a.name: draws.sample(a, shapes.get(a.name, ""), spec) for a in arguments},
         added=_added(spec, inputs),
-        faint=any(n.op == "input" and inputs[str(n.value)].dtype == "float" for t in spec.scores for n in t.score.walk()),
+        faint=any(_reads_floats(term.score, inputs) for term in spec.scores),
         optional=tuple(a.name for a in arguments if a.optional or a.default),
         token_axes=tuple(i.name for i in spec.inputs if "token" in i.kinds),
         sizes=_sizes(spec, shapes),
@@ -121,6 +121,10 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
         description=quoted(spec.description),
         citation=quoted(spec.citation).rstrip("."),
     )
+
+
+def _reads_floats(node: Node, inputs: dict[str, Input]) -> bool:
+    return any(n.op == "input" and inputs[str(n.value)].dtype == "float" for n in node.walk())
 
 
 def _added(spec: Spec, inputs: dict[str, Input]) -> tuple[str, ...]:

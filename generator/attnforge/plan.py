@@ -152,7 +152,8 @@ class Plan:
         if self.keys.whole or (self.key_skips and self.key_skips.ranged):
             return ()
         walks = {"k": self.keys, "q": self.queries}
-        return tuple(walk for side, walk in walks.items() if side in self.spec.algorithm.walks and walk.plain is not None)
+        rendered = (walk for side, walk in walks.items() if side in self.spec.algorithm.walks)
+        return tuple(walk for walk in rendered if walk.plain is not None)
 
     @property
     def spanned(self) -> bool:

@@ -35,7 +35,7 @@ def heads(spec: Spec) -> int:
 
 
 def cases(spec: Spec) -> tuple[tuple[int, int], ...]:
-    """Queries and keys of the calls in which the numbers decide that decide nothing in a usual one; the longest first."""
+    """Queries and keys of the calls in which those numbers decide that decide nothing in a usual one."""
     changed = list(_changed(spec))
     lengths = [(ROWS, n) for n in _lengths(spec)]
     waiting = [other for other in changed if not _differ(spec, other, USUAL)]

@@ -11,7 +11,6 @@ from .leaves import Reader, Side
 from .ranges import Span
 from .spec import Spec
 
-
 _POSITIONS = ("q_first", "q_last", "k_first", "k_last", "q_len", "k_len", "b", "h", "kv_h")
 
 

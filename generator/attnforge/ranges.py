@@ -24,8 +24,8 @@ from .normal import TRUE, AtMostZero, Conjunction, Holds, Normal
 class Span:
     """Positions [lo, hi) that some position of the other side's tile sees, and [full_lo, full_hi) that every one sees.
 
-    None is unbounded on that side. Where `can_be_full` is False, no tile of this span may skip the mask. An `exact` span
-    of a tile of one position holds no position but those that it sees.
+    None is unbounded on that side. Where `can_be_full` is False, no tile of this span may skip the mask. An `exact` one
+    holds, for a tile of one position, no position but those that it sees.
     """
 
     lo: Node | None

@@ -167,8 +167,12 @@ class _Read:
             return int(self.env["b" if axis.kind == "batch" else "h"])
         if i in self.given.written:
             place = int(next(index)) - (first if axis.kind == "query" else 0)
-            count = {"size": int(axis.size), "query": self.env["q_len"]}.get(axis.kind, self.env["k_len"])
-            return min(max(place, 0), count - 1)
+            last = (
+                int(axis.size) - 1
+                if axis.kind == "size"
+                else self.env["q_len" if axis.kind == "query" else "k_len"] - 1
+            )
+            return int(min(max(place, 0), last))
         place = self.env["k"] if axis.kind == "key" else self.env["q"] - first
         return int(place) // int(axis.per)
 

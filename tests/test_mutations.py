@@ -16,8 +16,8 @@ from attnforge.expression import Node
 
 GENERATED = Path(__file__).parents[1] / "generated"
 
-# fault: variant, what stands there, what is put in its place, everywhere
-FAULTS = {
+# fault: variant, what stands there, what is put in its place, everywhere; which tests notice, where many come before
+FAULTS: dict[str, tuple[str, ...]] = {
     "causal mask leaves out the diagonal": (
         "causal",
         "k_pos[None, :] <= q_pos[:, None]",
@@ -105,15 +105,15 @@ FAULTS = {
         "flash1", "tl.maximum(k_first - shift, 0)", "tl.maximum(k_last - shift, 0)"
     ),
     "columns too close": ("flash2_strided_k", "(stride * elements(ptr))", "(stride * elements(ptr) // 2)"),
-    "a sink's gradient in rows without keys in other units": ("gpt_oss", "-dlse * LOG2E", "-dlse"),
-    "ones for the gradient of out that is missing": ("full", "torch.zeros_like(out)", "torch.ones_like(out)"),
-    "tiles read from memory that is not aligned": ("full", " or x.data_ptr() % 16:", ":"),
+    "a sink's gradient in rows without keys in other units": ("gpt_oss", "-dlse * LOG2E", "-dlse", "without_keys"),
+    "ones for the gradient of out that is missing": ("full", "torch.zeros_like(out)", "torch.ones_like(out)", "of_0"),
+    "tiles read from memory that is not aligned": ("full", " or x.data_ptr() % 16:", ":", "strides"),
     "made up for another share than is dropped": (
-        "gpt2_dropout", "65536 / (65536 - _drop_below(dropout_p))", "1 / (1 - dropout_p)"
+        "gpt2_dropout", "65536 / (65536 - _drop_below(dropout_p))", "1 / (1 - dropout_p)", "makes_up"
     ),
-    "the upper half of a seed left out": ("gpt2_dropout", "tl.philox(seed,", "tl.philox(seed & 0xFFFFFFFF,"),
-    "a window a hundred times as wide": ("mistral", "4096", "409600"),
-    "chunks a hundred times as long": ("llama4_chunked", "8192", "819200"),
+    "the upper half of a seed left out": ("gpt2_dropout", "tl.philox(seed,", "tl.philox(seed & 0xFFFFFFFF,", "of_the_seed"),
+    "a window a hundred times as wide": ("mistral", "4096", "409600", "numbers"),
+    "chunks a hundred times as long": ("llama4_chunked", "8192", "819200", "numbers"),
     "rows written to the first sequence": ("packed_causal", "(q_offset.to(tl.int64) * Hq + h) * DV", "h * DV"),
 }  # fmt: skip
 
@@ -141,7 +141,7 @@ def failures(suite: Path, *options: str) -> list[pytest.TestReport]:
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_suite_fails_on(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    variant, right, wrong = FAULTS[fault]
+    variant, right, wrong, *tests = FAULTS[fault]
     # the names of packages that a process has imported are taken
     package = tmp_path / f"{variant}_{list(FAULTS).index(fault)}"
     shutil.copytree(GENERATED / variant, package, ignore=shutil.ignore_patterns("__pycache__"))
@@ -152,8 +152,7 @@ def test_the_suite_fails_on(fault: str, tmp_path: Path, monkeypatch: pytest.Monk
         (package / name).write_text(text.replace(right, wrong))
     assert found, "the fault has no place in the package: bring this test up to date"
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    (failure,) = failures(package / f"test_{variant}.py")
-    print("NOTICED", fault, failure.nodeid)
+    (failure,) = failures(package / f"test_{variant}.py", *(("-k", tests[0]) if tests else ()))
     # for the fault's own reason: an error, not a file that no longer runs
     assert "AssertionError" in failure.longreprtext, failure.longreprtext[-2000:]
 

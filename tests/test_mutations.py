@@ -111,7 +111,9 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "made up for another share than is dropped": (
         "gpt2_dropout", "65536 / (65536 - _drop_below(dropout_p))", "1 / (1 - dropout_p)", "makes_up"
     ),
-    "the upper half of a seed left out": ("gpt2_dropout", "tl.philox(seed,", "tl.philox(seed & 0x7FFFFFFF,", "of_the_seed"),
+    "the upper half of a seed left out": (
+        "gpt2_dropout", "tl.philox(seed,", "tl.philox(seed & 0x7FFFFFFF,", "of_the_seed"
+    ),
     "a window a hundred times as wide": ("mistral", "4096", "409600", "numbers"),
     "chunks a hundred times as long": ("llama4_chunked", "8192", "819200", "numbers"),
     "rows written to the first sequence": ("packed_causal", "(q_offset.to(tl.int64) * Hq + h) * DV", "h * DV"),

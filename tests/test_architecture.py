@@ -49,6 +49,7 @@ LAYERS = [
         "faces",
         "plan",
         "draws",
+        "reach",
         "oracle",
         "flex",
     },

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
+import devices  # noqa: F401  # where kernels run is settled before triton is imported
 import pytest
+
+from attnforge import linear, ranges, render, spec
+from attnforge.expression import Node
 
 GENERATED = Path(__file__).parents[1] / "generated"
 
-# fault: variant, what stands there, what is put in its place, everywhere
-FAULTS = {
+# fault: variant, what stands there, what is put in its place; which tests notice, where many come before
+FAULTS: dict[str, tuple[str, ...]] = {
     "causal mask leaves out the diagonal": (
         "causal",
         "k_pos[None, :] <= q_pos[:, None]",
@@ -101,14 +105,47 @@ FAULTS = {
         "flash1", "tl.maximum(k_first - shift, 0)", "tl.maximum(k_last - shift, 0)"
     ),
     "columns too close": ("flash2_strided_k", "(stride * elements(ptr))", "(stride * elements(ptr) // 2)"),
+    "a sink's gradient in rows without keys in other units": ("gpt_oss", "-dlse * LOG2E", "-dlse", "without_keys"),
+    "ones for the gradient of out that is missing": ("full", "torch.zeros_like(out)", "torch.ones_like(out)", "of_0"),
+    "tiles read from memory that is not aligned": ("full", " or x.data_ptr() % 16:", ":", "strides"),
+    "made up for another share than is dropped": (
+        "gpt2_dropout", "65536 / (65536 - _drop_below(dropout_p))", "1 / (1 - dropout_p)", "makes_up"
+    ),
+    "the upper half of a seed left out": (
+        "gpt2_dropout", "tl.philox(seed,", "tl.philox(seed & 0x7FFFFFFF,", "of_the_seed"
+    ),
+    "a window a hundred times as wide": ("mistral", "4096", "409600", "numbers"),
+    "chunks a hundred times as long": ("llama4_chunked", "8192", "819200", "numbers"),
     "rows written to the first sequence": ("packed_causal", "(q_offset.to(tl.int64) * Hq + h) * DV", "h * DV"),
 }  # fmt: skip
 
 
+class Failures:
+    """What a run of pytest inside this process finds."""
+
+    def __init__(self) -> None:
+        self.reports: list[pytest.TestReport] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Called by pytest."""
+        if report.failed:
+            self.reports.append(report)
+
+
+def failures(suite: Path, *options: str) -> list[pytest.TestReport]:
+    """The first failure of a suite, in a process that has imported torch and triton already."""
+    found = Failures()
+    quiet = ["-q", "-x", "-c", os.devnull, f"--rootdir={suite.parents[1]}", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    with contextlib.redirect_stdout(io.StringIO()):
+        pytest.main([*quiet, *options, str(suite)], plugins=[found])
+    return found.reports
+
+
 @pytest.mark.parametrize("fault", FAULTS)
-def test_the_suite_fails_on(fault: str, tmp_path: Path) -> None:
-    variant, right, wrong = FAULTS[fault]
-    package = tmp_path / "generated" / variant
+def test_the_suite_fails_on(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    variant, right, wrong, *tests = FAULTS[fault]
+    # the names of packages that a process has imported are taken
+    package = tmp_path / f"{variant}_{list(FAULTS).index(fault)}"
     shutil.copytree(GENERATED / variant, package, ignore=shutil.ignore_patterns("__pycache__"))
     found = 0
     for name in ("kernels.py", "launch.py"):
@@ -116,20 +153,47 @@ def test_the_suite_fails_on(fault: str, tmp_path: Path) -> None:
         found += text.count(right)
         (package / name).write_text(text.replace(right, wrong))
     assert found, "the fault has no place in the package: bring this test up to date"
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-x",
-        "-q",
-        "-c",
-        os.devnull,
-        f"--rootdir={tmp_path}",
-        "-p",
-        "no:cacheprovider",
-    ]
-    env = os.environ | {"TRITON_INTERPRET": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run([*command, str(package)], env=env, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 1, done.stdout[-2000:]
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    (failure,) = failures(package / f"test_{variant}.py", *(("-k", tests[0]) if tests else ()))
     # for the fault's own reason: an error, not a file that no longer runs
-    assert "AssertionError" in done.stdout, done.stdout[-2000:]
+    assert "AssertionError" in failure.longreprtext, failure.longreprtext[-2000:]
+
+
+Ends = tuple[linear.Linear, linear.Linear]
+
+
+def of_remainders(ends: Ends, node: Node) -> Ends:
+    """The largest value of a remainder one too small."""
+    return (ends[0], ends[1] + -1) if node.op == "%" else ends
+
+
+def of_quotients(ends: Ends, node: Node) -> Ends:
+    """The far end of a quotient taken from the near one."""
+    return (ends[0], ends[0]) if node.op == "//" else ends
+
+
+# fault of the generator: a mask that hangs on it, the module, what is replaced there, and by what
+BOUNDS = {
+    "a remainder's largest value one too small": ("k <= q % 8", linear.Tile, "_ends", of_remainders),
+    "a quotient's far end taken from its near one": ("k <= q // 8", linear.Tile, "_ends", of_quotients),
+    "an upper bound's quotient rounded up": ("3 * k <= q", ranges, "floor_divided", linear.ceil_divided),
+    "a lower bound's quotient rounded down": ("3 * k >= q", ranges, "ceil_divided", linear.floor_divided),
+}
+
+
+@pytest.mark.parametrize("fault", BOUNDS)
+def test_the_suite_fails_on_ranges_with(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mask, place, name, wrong = BOUNDS[fault]
+    path = tmp_path / "bounded.yaml"
+    path.write_text(f'name: bounded\nmask: [expr: "{mask}"]\n')
+    right = getattr(place, name)
+    changed = (lambda tile, node: (ends := right(tile, node)) and wrong(ends, node)) if name == "_ends" else wrong
+    for label, function in (("right", right), ("wrong", changed)):
+        monkeypatch.setattr(place, name, function)
+        package = tmp_path / f"{label}_{list(BOUNDS).index(fault)}"
+        package.mkdir()
+        for file, text in render.render(spec.load(path, terms=())).items():
+            (package / file).write_text(text)
+        found = failures(package / "test_bounded.py", "-k", "tiles_are_visited")
+        assert bool(found) == (label == "wrong")
+    assert "AssertionError: a tile that" in found[0].longreprtext

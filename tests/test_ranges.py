@@ -296,6 +296,16 @@ def test_sound_on_random_masks(mask: Node, scene: Scene, tile: int) -> None:
     check_sound(mask, scene, tile)
 
 
+@settings(max_examples=500, deadline=None, derandomize=True)
+@given(mask=MASKS, scene=SCENES)
+def test_spans_that_are_called_exact_are(mask: Node, scene: Scene) -> None:
+    for along in ("k", "q"):
+        found = spans(mask, along, INPUTS, MINIMUMS)  # type: ignore[arg-type]
+        if all(span.exact for span in found):
+            for seen, _, told, _ in compare(mask, scene, along, 1):  # type: ignore[arg-type]
+                assert told == seen
+
+
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(parts=st.lists(ATOMS, min_size=4, max_size=12), joins=st.lists(st.sampled_from(["and", "or"]), min_size=11,
        max_size=11), scene=SCENES, tile=st.integers(1, 4))  # fmt: skip

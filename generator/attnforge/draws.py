@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from . import walk
-from .inputs import ROW_AXES
+from .inputs import ROW_AXES, Input
 from .plan import Argument
-from .spec import Spec
+from .spec import RuntimeOption, Spec
 
 
 def sample(argument: Argument, shape: str, spec: Spec) -> str:
@@ -24,7 +24,7 @@ def sample(argument: Argument, shape: str, spec: Spec) -> str:
     return _floats(argument, shape, by_row)
 
 
-def between(argument: Argument, value: float) -> float:
+def between(argument: Argument | Input | RuntimeOption, value: float) -> float:
     """The value, or the limit that it lies beyond."""
     low = value if argument.minimum is None else max(argument.minimum, value)
     return low if argument.maximum is None else min(argument.maximum, low)

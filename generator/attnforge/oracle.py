@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from . import draws, printers, running_sums, wholes
+from . import draws, printers, reach, running_sums, wholes
 from .expression import SCORE, Node
 from .indices import IMPLICIT
 from .inputs import ROW_AXES, Axis, Input
@@ -52,13 +52,15 @@ class Oracle:
     score: tuple[Line, ...]
     prepare: dict[str, str]  # input -> text that turns it into what the terms read
     slices: dict[str, str]  # input -> its part of one packed sequence
-    far: bool  # whether masks name distances that a tile does not reach
+    far: tuple[tuple[int, int, int], ...]  # queries, keys and heads of calls in which the numbers of the spec decide
     broad: dict[str, tuple[int, ...]]  # input -> the axes that may have a size of 1
     guarded: bool  # whether terms read the score and inputs through `visible`
     sequence: bool  # whether terms read the number of the packed sequence
     shapes: dict[str, str]  # input -> text of its shape, over the sizes that the interface knows
     full_axes: dict[str, str]  # input -> text of the axes where 1 does not stand for any size
     samples: dict[str, str]  # keyword -> text that makes one for a test
+    added: tuple[str, ...]  # inputs of pairs that are added to the score last: they may hide what they stand beside
+    faint: bool  # whether terms may give scores that are finite, but not in the kernels' units
     optional: tuple[str, ...]  # keywords that may be left out
     token_axes: tuple[str, ...]  # inputs that are read at both positions: they need q_len <= k_len
     sizes: dict[str, str]  # the sizes that the interface's checks name -> their text
@@ -97,12 +99,13 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
     terms = (*(mask.keep for mask in spec.masks), *(term.score for term in spec.scores))
     far = wholes.stretched(terms, wholes.limits(spec.inputs, spec.options))
     shapes = {i.name: _shape(i, spec.packed) for i in spec.inputs if i.axes}
-    shapes |= {"sinks": "(Hq,)"} if spec.sink else {}
     counts = {i.name: len(_given_axes(i, spec.packed)) for i in spec.inputs if i.axes}
     broad = {i.name: _broad_axes(i, spec.packed) for i in spec.inputs if i.axes}
     if spec.rope:
         shapes["positions"] = "(Nk,)" if spec.packed else "(B, Tk)"
         counts["positions"], broad["positions"] = (1, ()) if spec.packed else (2, (0, 1))
+    if spec.sink:
+        shapes["sinks"], counts["sinks"], broad["sinks"] = "(Hq,)", 1, (0,)
     return Oracle(
         keep=tuple(keep),
         score=tuple(score),
@@ -110,13 +113,15 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
             i.name: text for i in cut.inputs[::-1] if (text := _prepare(i, i.name in leaf.gathered, i.name in far))
         },
         slices={i.name: _slice(i) for i in spec.inputs if i.axes},
-        far=any(isinstance(n.value, int) and n.value >= 64 for m in spec.masks for n in m.keep.walk()),
+        far=tuple((*lengths, reach.heads(spec)) for lengths in reach.cases(spec)),
         broad={name: axes for name, axes in broad.items() if axes},
         guarded=guarded,
         sequence=leaf.sequence or (spec.packed and spec.dropout),
         shapes=shapes,
         full_axes={name: text for name, axes in broad.items() if (text := _full_axes(counts[name], axes))},
         samples={a.name: draws.sample(a, shapes.get(a.name, ""), spec) for a in arguments},
+        added=_added(spec, inputs),
+        faint=any(_reads_floats(term.score, inputs) for term in spec.scores),
         optional=tuple(a.name for a in arguments if a.optional or a.default),
         token_axes=tuple(i.name for i in spec.inputs if "token" in i.kinds),
         sizes=_sizes(spec, shapes),
@@ -125,6 +130,18 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
         description=quoted(spec.description),
         citation=quoted(spec.citation).rstrip("."),
     )
+
+
+def _reads_floats(node: Node, inputs: dict[str, Input]) -> bool:
+    return any(n.op == "input" and inputs[str(n.value)].dtype == "float" for n in node.walk())
+
+
+def _added(spec: Spec, inputs: dict[str, Input]) -> tuple[str, ...]:
+    last = spec.scores[-1].score if spec.scores else SCORE
+    plain = last.op == "+" and last.args[0] == SCORE and last.args[1].op == "input" and not last.args[1].args
+    given = inputs[str(last.args[1].value)] if plain else None
+    free = given and given.minimum is given.maximum is None and not given.scan and given.pairs
+    return (given.name,) if given and free and given.dtype == "float" else ()
 
 
 def _value(score: Node) -> Node:

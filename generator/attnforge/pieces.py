@@ -133,7 +133,7 @@ class Pieces:
         if self.spec.dropout:
             yield Parameter("seed", "i64", "seed", own=True)
             yield Parameter("drop_below", "i32", "_drop_below(dropout_p)", own=True)
-            yield Parameter("rescale", "fp32", "1 / (1 - dropout_p)")
+            yield Parameter("rescale", "fp32", "65536 / (65536 - _drop_below(dropout_p))")
 
     def _constants(self, *names: str) -> Iterable[Parameter]:
         needless = (() if self.spec.grouped else ("GROUP",)) + (() if self.spec.rope else ("PAIRS", "BLOCK_PAIRS"))

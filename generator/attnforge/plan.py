@@ -141,6 +141,15 @@ class Plan:
         return tuple(found)
 
     @property
+    def watched(self) -> tuple[Walk, ...]:
+        """The walks that suites hold against the mask by themselves: those that lengths and numbers tell all of."""
+        if self.keys.whole or (self.key_skips and self.key_skips.ranged):
+            return ()
+        walks = {"k": self.keys, "q": self.queries}
+        rendered = (walk for side, walk in walks.items() if side in self.spec.algorithm.walks)
+        return tuple(walk for walk in rendered if walk.plain is not None)
+
+    @property
     def spanned(self) -> bool:
         """Whether a walk has several spans of tiles."""
         return any(len(walk.ends) > 1 for walk in (self.keys, self.queries))

@@ -12,11 +12,11 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from .expression import Node
-from .linear import Linear, Tile, atom, ceil_divided, floor_divided, variable
+from .linear import Linear, Tile, atom, ceil_divided, floor_divided, linear, variable
 from .normal import TRUE, AtMostZero, Conjunction, Holds, Normal
 from .wholes import LONG, Ranges
 
@@ -25,7 +25,8 @@ from .wholes import LONG, Ranges
 class Span:
     """Positions [lo, hi) that some position of the other side's tile sees, and [full_lo, full_hi) that every one sees.
 
-    None is unbounded on that side. Where `can_be_full` is False, no tile of this span may skip the mask.
+    None is unbounded on that side. Where `can_be_full` is False, no tile of this span may skip the mask. An `exact` one
+    holds, for a tile of one position, no position but those that it sees.
     """
 
     lo: Node | None
@@ -33,6 +34,7 @@ class Span:
     full_lo: Node | None
     full_hi: Node | None
     can_be_full: bool
+    exact: bool = field(default=False, compare=False)
 
 
 def spans(
@@ -122,12 +124,13 @@ class _Range:
 
     seen: _Interval
     full: _Interval | None
+    exact: bool = False
 
     @staticmethod
     def of(tile: Tile, conjunction: Conjunction) -> _Range:
         """What a conjunction leaves of the sought variable."""
         seen, full = _Bounds(tile), _Bounds(tile)
-        sought, can_be_full = variable(tile.sought), True
+        sought, can_be_full, exact = variable(tile.sought), True, True
         literals = sorted(conjunction, key=repr)
         forms = [literal.form for literal in literals if isinstance(literal, AtMostZero)]
         # A position that the conjunction rules out for every partner makes no other bound wider.
@@ -145,16 +148,17 @@ class _Range:
                 least = clipped.extremes(rest) if factor else ends
                 seen.add(factor, least[0] if least and _computable(least[0], held) else ends[0])
                 full.add(factor, ends[1])
+                exact &= _of_one_position(ends[0], tile) == _of_one_position(ends[1], tile)
             else:
-                can_be_full = False
-        return _Range(seen.interval(), full.interval() if can_be_full else None)
+                can_be_full = exact = False
+        return _Range(seen.interval(), full.interval() if can_be_full else None, exact)
 
     def span(self) -> Span:
         """The span as users of this module see it."""
         seen, full = self.seen.plain(), self.full and self.full.plain()
         ends = (seen.lo, seen.hi, full.lo, full.hi) if full else (seen.lo, seen.hi, None, None)
         lo, hi, full_lo, full_hi = (None if end is None else end.node() for end in ends)
-        return Span(lo, hi, full_lo, full_hi, full is not None)
+        return Span(lo, hi, full_lo, full_hi, full is not None, self.exact)
 
     def hull(self, other: _Range) -> _Range:
         """One range around both."""
@@ -163,7 +167,7 @@ class _Range:
     def union(self, other: _Range) -> _Range | None:
         """One range of just the positions of both, if there is one."""
         seen = self.seen.union(other.seen)
-        return None if seen is None else _Range(seen, self._fuller(other))
+        return None if seen is None else _Range(seen, self._fuller(other), self.exact and other.exact)
 
     def _fuller(self, other: _Range) -> _Interval | None:
         if self.full is None or other.full is None:
@@ -178,6 +182,17 @@ def _computable(form: Linear, ranges: Ranges) -> bool:
     most = abs(form.constant) + sum(abs(factor) * max(map(abs, ranges.of(part))) for part, factor in form.terms)
     parts = (node for part, _ in form.terms for node in part.walk() if node.type == "int")
     return most <= LONG and all(ranges.within(node, LONG) for node in parts)
+
+
+def _of_one_position(end: Linear, tile: Tile) -> Linear:
+    """An end over a tile whose last position is its first."""
+
+    def renamed(node: Node) -> Node:
+        if node.op == "var" and node.value == f"{tile.other}_last":
+            return variable(f"{tile.other}_first")
+        return replace(node, args=tuple(map(renamed, node.args)))
+
+    return linear(renamed(end.node()))
 
 
 def _at_most_zero(form: Linear) -> Node:

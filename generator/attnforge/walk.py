@@ -12,6 +12,7 @@ from .ranges import Span
 from .spec import Spec
 
 _SHIFT = Node("local", (), "shift", "int")  # the position of row 0
+_POSITIONS = ("q_first", "q_last", "k_first", "k_last", "q_len", "k_len", "b", "h", "kv_h")
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,8 @@ class Walk:
     left: bool  # whether mixed tiles may stand before the full ones
     shifted: bool  # whether the ends read `shift`, the position of row 0
     narrowed: bool  # whether tensors of the call tell kernels which tiles to visit
+    exact: bool  # whether single positions visit nothing but what they see
+    plain: tuple[str, ...] | None  # the parameters that a call gives as numbers; None if some are not such
 
     @property
     def whole(self) -> bool:
@@ -96,7 +99,15 @@ def build(spec: Spec, along: Side, *, told: bool = False) -> Walk:
     narrowed = told or any(given.scan for given in spec.inputs)
     left = narrowed or len(found) > 1 or any(span.lo is not None or span.full_lo is not None for span in found)
     function, block = ("key_tiles", "BLOCK_N") if along == "k" else ("query_tiles", "BLOCK_M")
-    return Walk(function, parameters, block, ends, full, left, "shift" in named, narrowed)
+    exact, plain = all(span.exact for span in found), _plain(spec, parameters)
+    return Walk(function, parameters, block, ends, full, left, "shift" in named, narrowed, exact, plain)
+
+
+def _plain(spec: Spec, parameters: tuple[str, ...]) -> tuple[str, ...] | None:
+    """Those of the parameters that are options, or whole numbers that a batch entry or a head has one of."""
+    single = {i.name for i in spec.inputs if i.dtype == "int" and {"batch", "head", "kv_head"}.issuperset(i.kinds)}
+    given = tuple(name for name in parameters if name not in _POSITIONS)
+    return given if single | {o.keyword for o in spec.options} >= set(given) else None
 
 
 def _ends(span: Span, along: str, spec: Spec) -> Ends:

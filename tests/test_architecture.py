@@ -29,6 +29,7 @@ LAYERS = [
         "indices",
         "evaluation",
         "calculus",
+        "sharing",
         "factors",
         "gradients",
         "vocabulary",
@@ -39,7 +40,9 @@ LAYERS = [
     },
     {"printers", "notation", "mathml", "javascript", "ranges", "normal", "intervals"},
     {
+        "leaf",
         "leaves",
+        "running_sums",
         "binding",
         "walk",
         "skips",

@@ -9,8 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnforge.calculus import derivative, share, simplify
+from attnforge.calculus import derivative, simplify
 from attnforge.expression import Node
+from attnforge.sharing import share
 
 SCORE = Node("var", value="score")
 Y = Node("input", value="y")

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnforge import walk
-from attnforge.calculus import share
 from attnforge.elements import evaluate as as_arrays
 from attnforge.errors import SpecError
 from attnforge.evaluation import evaluate
 from attnforge.expression import Node
 from attnforge.leaves import Reader
+from attnforge.sharing import share
 from attnforge.spec import Spec, load
 from attnforge.wholes import LONG, SHORT, Ranges, settled
 

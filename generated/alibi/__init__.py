@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  326c386e3ae527c6
-#   text hash     3b58af22d116f09e
+#   content hash  b9152c8fd1dffc9a
+#   text hash     6faecb2dd4cad954
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  326c386e3ae527c6
-#   text hash     d9ae9b87e9293a75
+#   content hash  b9152c8fd1dffc9a
+#   text hash     101ea3c579a343ea
 #   render with   attnforge render specs/alibi.yaml
 """The kernels: Causal attention with linear biases, one slope a head.
 

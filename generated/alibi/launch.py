@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  326c386e3ae527c6
-#   text hash     86d0afa85156ed5b
+#   content hash  b9152c8fd1dffc9a
+#   text hash     3c63bfe657b062d2
 #   render with   attnforge render specs/alibi.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  326c386e3ae527c6
-#   text hash     833b63383f8625c2
+#   content hash  b9152c8fd1dffc9a
+#   text hash     7c26ece169e0d935
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -74,6 +74,8 @@ def _attend(q, k, v, slopes, scale, rounds_to):
     score = _round(torch.einsum("bihd,bjhd->bhij", q, k), rounds_to, backward=True) * scale
     keep = k_pos <= q_pos  # causal
     score = score - slopes[:, None, None] * torch.abs(q_pos - k_pos)  # alibi
+    # what float32 cannot hold in log2 units: kernels take it for hidden
+    score = torch.where(score < torch.finfo(torch.float32).min * math.log(2), -math.inf, score)
     score = torch.where(keep, score, -math.inf)
     if rounds_to is None:
         weight, lse = _softmax(score)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  09db54e5022b7307
-#   text hash     a2ee8c9ceceaff73
+#   content hash  6dcad17eb5e45fe1
+#   text hash     fdf2a5e9cf204371
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

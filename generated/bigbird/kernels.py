@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  09db54e5022b7307
-#   text hash     da9912da871fd2f5
+#   content hash  6dcad17eb5e45fe1
+#   text hash     5b8b4c6b8373f6e5
 #   render with   attnforge render specs/bigbird.yaml
 """The kernels: A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  09db54e5022b7307
-#   text hash     a9457c87f24f22e7
+#   content hash  6dcad17eb5e45fe1
+#   text hash     39af2ece54bbc35a
 #   render with   attnforge render specs/bigbird.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  09db54e5022b7307
-#   text hash     d35b44a419dc76cf
+#   content hash  6dcad17eb5e45fe1
+#   text hash     49695fed6426f25b
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

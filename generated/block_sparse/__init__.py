@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  355212b48db4c4e1
-#   text hash     802f1a18d98d1875
+#   content hash  afab702cfa08102c
+#   text hash     e24813836da2d36e
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

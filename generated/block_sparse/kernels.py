@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  355212b48db4c4e1
-#   text hash     b73b241d840fc41b
+#   content hash  afab702cfa08102c
+#   text hash     d3537279dfede976
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernels: Attention between the blocks of 64 positions that a mask allows.
 

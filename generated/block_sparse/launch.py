@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  355212b48db4c4e1
-#   text hash     615dd822864cbe9c
+#   content hash  afab702cfa08102c
+#   text hash     89e8528c56a6d24f
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

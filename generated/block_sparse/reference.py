@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  355212b48db4c4e1
-#   text hash     8a3aaba9298de78e
+#   content hash  afab702cfa08102c
+#   text hash     99f8c4bd3ef111cf
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ab85362da9290d96
-#   text hash     48eeaba7eb7cead6
+#   content hash  7eab4331ebfd61c8
+#   text hash     cbde7161682d0170
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

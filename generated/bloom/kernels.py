@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ab85362da9290d96
-#   text hash     81f8ef9c9ebed1bc
+#   content hash  7eab4331ebfd61c8
+#   text hash     3841b183c543d6e4
 #   render with   attnforge render specs/bloom.yaml
 """The kernels: Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ab85362da9290d96
-#   text hash     935bb38bbac7b72c
+#   content hash  7eab4331ebfd61c8
+#   text hash     fd3526df5b87f14b
 #   render with   attnforge render specs/bloom.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ab85362da9290d96
-#   text hash     05199c83e488176c
+#   content hash  7eab4331ebfd61c8
+#   text hash     537df110887c47aa
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -73,6 +73,8 @@ def _attend(q, k, v, slopes, scale, rounds_to):
     score = _round(torch.einsum("bihd,bjhd->bhij", q, k), rounds_to, backward=True) * scale
     keep = k_pos <= q_pos  # causal
     score = score - slopes[:, None, None] * torch.abs(q_pos - k_pos)  # alibi
+    # what float32 cannot hold in log2 units: kernels take it for hidden
+    score = torch.where(score < torch.finfo(torch.float32).min * math.log(2), -math.inf, score)
     score = torch.where(keep, score, -math.inf)
     if rounds_to is None:
         weight, lse = _softmax(score)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d0cd52e1b546a1a8
-#   text hash     d15a8fa38ebb7716
+#   content hash  5e5a0be947097672
+#   text hash     886914edde0f4802
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d0cd52e1b546a1a8
-#   text hash     6fdc7e563a458083
+#   content hash  5e5a0be947097672
+#   text hash     8321b126a39e22ec
 #   render with   attnforge render specs/causal.yaml
 """The kernels: Causal attention with grouped heads.
 

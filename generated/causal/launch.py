@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d0cd52e1b546a1a8
-#   text hash     d0ff026da9df3992
+#   content hash  5e5a0be947097672
+#   text hash     4073a68c07c3c38c
 #   render with   attnforge render specs/causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d0cd52e1b546a1a8
-#   text hash     4891efe29ce26391
+#   content hash  5e5a0be947097672
+#   text hash     b6713cb3c0b3b7d6
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f38fe66b0b8f6172
-#   text hash     53b0ca9ee7541695
+#   content hash  256c96040b11abe7
+#   text hash     6659de5035707ef8
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

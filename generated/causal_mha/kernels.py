@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f38fe66b0b8f6172
-#   text hash     b977b74131a7a6fb
+#   content hash  256c96040b11abe7
+#   text hash     72f9cc05b53706be
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernels: Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f38fe66b0b8f6172
-#   text hash     c33f936ad1ea80c5
+#   content hash  256c96040b11abe7
+#   text hash     ad72df848adfe01e
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

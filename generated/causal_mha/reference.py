@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f38fe66b0b8f6172
-#   text hash     c30acd80ad978b04
+#   content hash  256c96040b11abe7
+#   text hash     1d011fec4125b56b
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

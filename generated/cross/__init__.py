@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  99afc257f0a7dfd5
-#   text hash     5687fe3fa38367c7
+#   content hash  507b86a97aea5e6e
+#   text hash     bba1fcdaa4160ff0
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  99afc257f0a7dfd5
-#   text hash     74ce6387c97c760b
+#   content hash  507b86a97aea5e6e
+#   text hash     3e77bbeb880f81ed
 #   render with   attnforge render specs/cross.yaml
 """The kernels: Attention from a decoder to all of an encoder's outputs.
 

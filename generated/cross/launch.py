@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  99afc257f0a7dfd5
-#   text hash     5695095e3f8325c9
+#   content hash  507b86a97aea5e6e
+#   text hash     2ea167047f341053
 #   render with   attnforge render specs/cross.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

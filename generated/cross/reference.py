@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  99afc257f0a7dfd5
-#   text hash     4674842c26046d80
+#   content hash  507b86a97aea5e6e
+#   text hash     3727a905b37ffefa
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a45789ca6b4bee78
-#   text hash     b8988f5370cc12d2
+#   content hash  da966924fc1e9c2b
+#   text hash     e0ae5a9b8983ed76
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a45789ca6b4bee78
-#   text hash     fe6290193e71b95d
+#   content hash  da966924fc1e9c2b
+#   text hash     c241771f9bd65622
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a45789ca6b4bee78
-#   text hash     1d0e8202113da205
+#   content hash  da966924fc1e9c2b
+#   text hash     c937271b44b910c7
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

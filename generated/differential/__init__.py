@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  8dc3b7a49b6a1574
-#   text hash     bab4305422b6d097
+#   content hash  e0949b4322471c6b
+#   text hash     d7cfe70b842f94e0
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  8dc3b7a49b6a1574
-#   text hash     5724d025c3a2daf4
+#   content hash  e0949b4322471c6b
+#   text hash     c6ca4d6e8999dc80
 #   render with   attnforge render specs/differential.yaml
 """The kernels: One of the two maps of differential attention, called once for each and subtracted.
 

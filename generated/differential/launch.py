@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  8dc3b7a49b6a1574
-#   text hash     74a8aa2eb5e58758
+#   content hash  e0949b4322471c6b
+#   text hash     9e80fb5e30dede4b
 #   render with   attnforge render specs/differential.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

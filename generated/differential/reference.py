@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  8dc3b7a49b6a1574
-#   text hash     aa81655e663776da
+#   content hash  e0949b4322471c6b
+#   text hash     e681737ec107e7db
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

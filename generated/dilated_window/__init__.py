@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  86d16faa05de3ee3
-#   text hash     46a84c8bcdc5c3a1
+#   content hash  803567d16c1e8dac
+#   text hash     65204c0ff5e5c9eb
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

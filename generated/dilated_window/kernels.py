@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  86d16faa05de3ee3
-#   text hash     4ad30b142820dfcd
+#   content hash  803567d16c1e8dac
+#   text hash     a48e0cda14d3e16d
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernels: Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  86d16faa05de3ee3
-#   text hash     934e94ab8e9f0f3d
+#   content hash  803567d16c1e8dac
+#   text hash     f5aa3a8b4a1d9809
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

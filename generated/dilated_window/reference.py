@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  86d16faa05de3ee3
-#   text hash     ff81237b6f3f3d8a
+#   content hash  803567d16c1e8dac
+#   text hash     fadda7e469256984
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

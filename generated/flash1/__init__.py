@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  e53a479212875d76
-#   text hash     217f7cdf3563843a
+#   content hash  fa3a90fd24cf63a1
+#   text hash     4acb057dcd618f27
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

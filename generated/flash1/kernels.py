@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  e53a479212875d76
-#   text hash     da2a1cc625f9fcfd
+#   content hash  fa3a90fd24cf63a1
+#   text hash     a9a38de88e214210
 #   render with   attnforge render specs/flash1.yaml
 """The kernels: Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

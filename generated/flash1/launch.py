@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  e53a479212875d76
-#   text hash     36336af70ce418eb
+#   content hash  fa3a90fd24cf63a1
+#   text hash     4e852d2472d0403f
 #   render with   attnforge render specs/flash1.yaml
 """Launches the kernels as operators that PyTorch can compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  e53a479212875d76
-#   text hash     bb4b7ccbc5a70896
+#   content hash  fa3a90fd24cf63a1
+#   text hash     8e5582ecc3dee96f
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

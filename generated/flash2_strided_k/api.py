@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  a2f1c93eab9c6ddf
-#   text hash     570efaa68a8a4627
+#   content hash  9b32dc3a0768b487
+#   text hash     1e7c8b12921c1628
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -14,6 +14,7 @@ import os
 import torch
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+LARGEST = torch.finfo(torch.float32).max
 
 
 def attention(
@@ -40,7 +41,7 @@ def attention(
     if scale is None:
         scale = 1 / math.sqrt(q.shape[-1])
     else:
-        _check_float("scale", scale)
+        scale = _float("scale", scale)
         # kernels take maxima before they scale: the sign goes to q
         q, scale = (-q, -scale) if scale < 0 else (q, scale)
     # not sooner: once imported, triton no longer heeds TRITON_INTERPRET
@@ -62,6 +63,8 @@ def _check_operands(q, k, v):
     for name, x in (("q", q), ("k", k), ("v", v)):
         if not isinstance(x, torch.Tensor):
             raise TypeError(f"{name}: expected a tensor, got {type(x).__name__}")
+        if x.layout is not torch.strided or x.is_nested:
+            raise TypeError(f"{name}: expected a strided tensor, got {_layout(x)}")
         if x.dtype not in FLOATS:
             raise TypeError(f"{name}: expected float16, bfloat16 or float32, got {_plain(x.dtype)}")
         shape = x.shape
@@ -99,14 +102,37 @@ def _plain(dtype):
     return str(dtype).removeprefix("torch.")
 
 
+def _layout(x):
+    return "a nested one" if x.is_nested else f"one of layout {_plain(x.layout).removeprefix('_')}"
+
+
 def _check_no_gradient(*tensors):
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):
         spec = "its spec says `algorithm: flash2_strided_k`"
         raise RuntimeError(f"attention: this package has the forward pass only, {spec}; call it under torch.no_grad()")
 
 
-def _check_float(name, x):
+def _number(x):
+    """A number as messages show it: of no more digits than somebody would read."""
+    return f"one of {x.bit_length()} bits" if isinstance(x, int) and x.bit_length() > 64 else x
+
+
+def _float(name, x):
+    """x as a number that a float32 has room for, whatever library it comes from."""
     if isinstance(x, bool) or not isinstance(x, (int, float, torch.SymInt, torch.SymFloat)):
-        raise TypeError(f"{name}: expected a float, got {type(x).__name__}")
-    if not -math.inf < x < math.inf:
-        raise ValueError(f"{name}: expected a finite number, got {x}")
+        x = _converted(name, x, "float", float)
+    if not -LARGEST <= x <= LARGEST:
+        raise ValueError(f"{name}: expected a finite number within the range of float32, got {_number(x)}")
+    return x
+
+
+def _converted(name, x, kind, convert):
+    """A number of another library; a tensor's would have to come from its device, and a text is none."""
+    if not isinstance(x, (bool, str, bytes, bytearray, torch.Tensor)):
+        try:
+            return convert(x)
+        except TypeError:
+            pass
+        except OverflowError:
+            return math.inf
+    raise TypeError(f"{name}: expected {'an' if kind == 'int' else 'a'} {kind}, got {type(x).__name__}")

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  a2f1c93eab9c6ddf
-#   text hash     068d66d84d51b753
+#   content hash  9b32dc3a0768b487
+#   text hash     fe3352c6b70113b5
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Launches the kernels as operators that PyTorch can compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3a8f44ff50ddccf9
-#   text hash     8bd708c7c6a12215
+#   content hash  538e0fb13b0736d3
+#   text hash     b83f25708af31297
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -78,8 +78,8 @@ SINGLE = {
 
 def attend(q, k, v, log_decay, scale):
     """Out and LSE of checked arguments, the LSE as kernels want it: in log2 units, inf for a row without keys."""
-    log_decay = _scan(log_decay.permute(0, 2, 1), False)
-    return _attend(q, k, v, log_decay, scale)
+    out, lse, *_ = _attend(q, k, v, log_decay, scale)
+    return out, lse
 
 
 def natural(lse):
@@ -149,31 +149,33 @@ def _attend(
     v: torch.Tensor,
     log_decay: torch.Tensor,
     scale: float,
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     out, lse = _outputs(q, v)
     if out.numel() == 0 or k.numel() == 0:
-        return out.zero_(), lse.fill_(float("inf"))
+        return out.zero_(), lse.fill_(float("inf")), _empty_sums(log_decay.permute(0, 2, 1))
     shapes = _Shapes.of("attend", q, k, v, log_decay)
     q, k, v = shapes.readable(q, k, v)
+    log_decay_sums = _sums(log_decay.permute(0, 2, 1), -4096.0)
 
     def launch(block_m, block_n, warps, stages):
         _launch(
             shapes,
             kernels.forward,
             (block_m, block_n),
-            (q, k, v, log_decay, out, lse, float(scale), log_decay),
+            (q, k, v, log_decay_sums, out, lse, float(scale), log_decay_sums),
             grid=lambda: _in_groups(q.shape[0] * q.shape[-2], _cdiv(q.shape[1], block_m), k, v),
             known=lambda: dict(
                 q_desc=_tiles(q, block_m),
                 k_desc=_tiles(k, block_n),
                 v_desc=_tiles(v, block_n),
-                log_decay_desc=_values(log_decay, block_n),
+                log_decay_desc=_values(log_decay_sums, block_n),
                 q_len=q.shape[1],
                 k_len=k.shape[1],
                 Hq=q.shape[-2],
-                log_decay_stride_batch=_stride(log_decay, 0),
-                log_decay_stride_head=_stride(log_decay, 1),
-                log_decay_stride_token=_stride(log_decay, 2),
+                log_decay_stride_batch=_stride(log_decay_sums, 0),
+                log_decay_stride_head=_stride(log_decay_sums, -3),
+                log_decay_stride_token=_stride(log_decay_sums, -1),
+                log_decay_stride_part=log_decay_sums.stride(-2),
                 GROUP=q.shape[-2] // k.shape[-2],
                 DV=v.shape[-1],
                 BLOCK_M=block_m,
@@ -188,7 +190,7 @@ def _attend(
         )
 
     _run(shapes, "forward", launch, q, v)
-    return out, lse
+    return out, lse, log_decay_sums
 
 
 def _outputs(q, v):
@@ -200,7 +202,7 @@ def _outputs(q, v):
 
 @_attend.register_fake
 def _(q, k, v, log_decay, scale):
-    return _outputs(q, v)
+    return *_outputs(q, v), _empty_sums(log_decay.permute(0, 2, 1))
 
 
 @_Operator
@@ -215,6 +217,7 @@ def _differentiate(
     v: torch.Tensor,
     log_decay: torch.Tensor,
     scale: float,
+    log_decay_sums: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     if out.numel() == 0 or k.numel() == 0:
         gradients = _gradients(wanted, q, k, v, log_decay)
@@ -231,7 +234,7 @@ def _differentiate(
 
     dq = dq if wanted[0] else _like(q)
     log_decay_q_sum = (
-        lse.new_zeros(q.shape[0], q.shape[2], log_decay.shape[-1]) if wanted[3] and dlse is not None else None
+        lse.new_zeros(q.shape[0], q.shape[2], log_decay_sums.shape[-1]) if wanted[3] and dlse is not None else None
     )
 
     def launch(block_m, block_n, warps, stages):
@@ -239,7 +242,7 @@ def _differentiate(
             shapes,
             kernels.backward_dq,
             (block_m, block_n),
-            (q, k, v, out, dout, log_decay, dq, lse, dlse, delta, float(scale), log_decay, log_decay_q_sum),
+            (q, k, v, out, dout, log_decay_sums, dq, lse, dlse, delta, float(scale), log_decay_sums, log_decay_q_sum),
             grid=lambda: _in_groups(q.shape[0] * q.shape[-2], _cdiv(q.shape[1], block_m), k, v),
             known=lambda: dict(
                 q_desc=_tiles(q, block_m),
@@ -247,13 +250,14 @@ def _differentiate(
                 v_desc=_tiles(v, block_n),
                 out_desc=_tiles(out, block_m),
                 dout_desc=_tiles(dout, block_m),
-                log_decay_desc=_values(log_decay, block_n),
+                log_decay_desc=_values(log_decay_sums, block_n),
                 q_len=q.shape[1],
                 k_len=k.shape[1],
                 Hq=q.shape[-2],
-                log_decay_stride_batch=_stride(log_decay, 0),
-                log_decay_stride_head=_stride(log_decay, 1),
-                log_decay_stride_token=_stride(log_decay, 2),
+                log_decay_stride_batch=_stride(log_decay_sums, 0),
+                log_decay_stride_head=_stride(log_decay_sums, -3),
+                log_decay_stride_token=_stride(log_decay_sums, -1),
+                log_decay_stride_part=log_decay_sums.stride(-2),
                 GROUP=q.shape[-2] // k.shape[-2],
                 D=q.shape[-1],
                 BLOCK_M=block_m,
@@ -272,14 +276,14 @@ def _differentiate(
     if wanted[1] or wanted[2] or wanted[3]:
         dk = dk if wanted[1] else _like(k)
         dv = dv if wanted[2] else _like(v)
-        log_decay_k_sum = lse.new_empty(q.shape[0], q.shape[2], log_decay.shape[-1]) if wanted[3] else None
+        log_decay_k_sum = lse.new_empty(q.shape[0], q.shape[2], log_decay_sums.shape[-1]) if wanted[3] else None
 
         def launch(block_m, block_n, warps, stages):
             _launch(
                 shapes,
                 kernels.backward_dkv,
                 (block_m, block_n),
-                (q, k, v, dout, lse, delta, log_decay, dk, dv, float(scale), log_decay, log_decay_k_sum),
+                (q, k, v, dout, lse, delta, log_decay_sums, dk, dv, float(scale), log_decay_sums, log_decay_k_sum),
                 grid=lambda: _in_groups(q.shape[0] * k.shape[-2], _cdiv(k.shape[1], block_n), q, dout),
                 known=lambda: dict(
                     q_desc=_tiles(q, block_m),
@@ -288,13 +292,14 @@ def _differentiate(
                     dout_desc=_tiles(dout, block_m),
                     lse_desc=_values(lse, block_m),
                     delta_desc=_values(delta, block_m),
-                    log_decay_desc=_values(log_decay, block_m if level else None),
+                    log_decay_desc=_values(log_decay_sums, block_m if level else None),
                     q_len=q.shape[1],
                     k_len=k.shape[1],
                     Hq=q.shape[-2],
-                    log_decay_stride_batch=_stride(log_decay, 0),
-                    log_decay_stride_head=_stride(log_decay, 1),
-                    log_decay_stride_token=_stride(log_decay, 2),
+                    log_decay_stride_batch=_stride(log_decay_sums, 0),
+                    log_decay_stride_head=_stride(log_decay_sums, -3),
+                    log_decay_stride_token=_stride(log_decay_sums, -1),
+                    log_decay_stride_part=log_decay_sums.stride(-2),
                     GROUP=q.shape[-2] // k.shape[-2],
                     D=q.shape[-1],
                     DV=v.shape[-1],
@@ -314,7 +319,10 @@ def _differentiate(
     if wanted[3]:
         # what all scores of a row share moves nothing but its LSE
         total = log_decay_k_sum if dlse is None else log_decay_q_sum + log_decay_k_sum
-        gradients[3] = total.sum_to_size(log_decay.shape).to(log_decay.dtype)
+        total = _summed_back(
+            total.sum_to_size(log_decay_sums[..., 0, :].shape).contiguous(), log_decay.permute(0, 2, 1), -4096.0
+        )
+        gradients[3] = total.permute(0, 2, 1)
     return tuple(gradients)
 
 
@@ -323,7 +331,7 @@ def _gradients(wanted, *tensors):
 
 
 @_differentiate.register_fake
-def _(out, lse, dout, dlse, wanted, q, k, v, log_decay, scale):
+def _(out, lse, dout, dlse, wanted, q, k, v, log_decay, scale, log_decay_sums):
     return tuple(_gradients(wanted, q, k, v, log_decay))
 
 
@@ -336,19 +344,19 @@ _differentiate.register_autograd(_refuse, setup_context=lambda ctx, inputs, outp
 
 def _keep(ctx, inputs, output):
     q, k, v, log_decay, scale = inputs
-    out, lse = output
+    out, lse, log_decay_sums = output
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(out, lse, q, k, v, log_decay)
+    ctx.save_for_backward(out, lse, q, k, v, log_decay, log_decay_sums)
     ctx.numbers = scale
 
 
-def _backward(ctx, dout, dlse):
-    out, lse, q, k, v, log_decay = ctx.saved_tensors
+def _backward(ctx, dout, dlse, *_):
+    out, lse, q, k, v, log_decay, log_decay_sums = ctx.saved_tensors
     scale = ctx.numbers
     if dout is None:
         dout = torch.zeros_like(out)
     wanted = [ctx.needs_input_grad[i] for i in (0, 1, 2, 3)]
-    gradients = _differentiate(out, lse, dout, dlse, wanted, q, k, v, log_decay, scale)
+    gradients = _differentiate(out, lse, dout, dlse, wanted, q, k, v, log_decay, scale, log_decay_sums)
     found = [None] * len(ctx.needs_input_grad)
     for i, need, gradient in zip((0, 1, 2, 3), wanted, gradients):
         found[i] = gradient if need else None
@@ -358,46 +366,56 @@ def _backward(ctx, dout, dlse):
 _attend.register_autograd(_backward, setup_context=_keep)
 
 
-@_Operator
-def _scan(x: torch.Tensor, reverse: bool) -> torch.Tensor:
-    sums = x.new_empty(x.shape, dtype=torch.float32)
-    if x.numel():
-        block = 64 if INTERPRETED else 1024
-        shapes = _Shapes.of("scan", x, reverse)
-        _launch(
-            shapes,
-            kernels.scan,
-            (block,),
-            (x, sums),
-            grid=lambda: (x.shape[0] * x.shape[-2],),
-            known=lambda: dict(
-                x_stride_batch=x.stride(0),
-                x_stride_head=x.stride(1),
-                x_stride_token=x.stride(2),
-                count=x.shape[-1],
-                heads=x.shape[-2],
-                REVERSE=reverse,
-                BLOCK=block,
-            ),
-        )
+def _empty_sums(x):
+    """Room for the four parts of x's running sums."""
+    *lead, tokens = x.shape
+    return x.new_empty(*lead, 4, tokens, dtype=torch.float32)
+
+
+def _sums(x, reset):
+    """The running sums of x over its last axis, as kernels read them; what is no more than `reset` begins a document."""
+    sums, block = _empty_sums(x), 64 if INTERPRETED else 1024
+    shapes = _Shapes.of("scan", x, reset)
+    _launch(
+        shapes,
+        kernels.scan,
+        (block,),
+        (x, sums),
+        grid=lambda: (x.shape[0] * x.shape[-2],),
+        known=lambda: dict(
+            x_stride_batch=x.stride(0),
+            x_stride_head=x.stride(1),
+            x_stride_token=x.stride(2),
+            count=x.shape[-1],
+            heads=x.shape[-2],
+            RESET=reset,
+            BLOCK=block,
+        ),
+    )
     return sums
 
 
-@_scan.register_fake
-def _(x, reverse):
-    return x.new_empty(x.shape, dtype=torch.float32)
-
-
-def _keep_scan(ctx, inputs, output):
-    x, ctx.reverse = inputs
-    ctx.dtype = x.dtype
-
-
-def _scan_back(ctx, grad):
-    return _scan(grad, not ctx.reverse).to(ctx.dtype), None
-
-
-_scan.register_autograd(_scan_back, setup_context=_keep_scan)
+def _summed_back(dsums, x, reset):
+    """The gradient of x from that of its running sums."""
+    dx, block = x.new_empty(x.shape), 64 if INTERPRETED else 1024
+    shapes = _Shapes.of("scan_back", x, dsums, reset)
+    _launch(
+        shapes,
+        kernels.scan_back,
+        (block,),
+        (x, dsums, dx),
+        grid=lambda: (x.shape[0] * x.shape[-2],),
+        known=lambda: dict(
+            x_stride_batch=x.stride(0),
+            x_stride_head=x.stride(1),
+            x_stride_token=x.stride(2),
+            count=x.shape[-1],
+            heads=x.shape[-2],
+            RESET=reset,
+            BLOCK=block,
+        ),
+    )
+    return dx
 
 
 class _Shapes:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3a8f44ff50ddccf9
-#   text hash     1897849ceb741952
+#   content hash  538e0fb13b0736d3
+#   text hash     7978cc4d847ea682
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -55,15 +55,23 @@ def _attend(q, k, v, log_decay, scale, rounds_to):
     if q_len == 0 or k_len == 0:  # no place that a term could speak of
         lse = q.new_full((q.shape[0], heads, q_len), -math.inf)
         return torch.einsum("bihd,bjhd,bjhe->bihe", q, k, v), lse
-    log_decay = log_decay.to(dtype).cumsum(1)
+    log_decay_document = (log_decay == -math.inf).cumsum(1)
+    log_decay = _sums(log_decay, 1)
 
     score = _round(torch.einsum("bihd,bjhd->bhij", q, k), rounds_to, backward=True) * scale
     keep = k_pos <= q_pos  # causal
+    keep = keep & (
+        log_decay_document[:, k_len - q_len :].permute(0, 2, 1)[:, :, :, None]
+        == log_decay_document.permute(0, 2, 1)[:, :, None, :]
+    )  # a document of log_decay
     score = (
         score
-        + log_decay[:, k_len - q_len :].permute(0, 2, 1)[:, :, :, None]
-        - log_decay.permute(0, 2, 1)[:, :, None, :]
+        + (log_decay[:, k_len - q_len :].permute(0, 2, 1)[:, :, :, None] - log_decay.permute(0, 2, 1)[:, :, None, :])
+    ).to(
+        dtype
     )  # log_decay
+    # what float32 cannot hold in log2 units: kernels take it for hidden
+    score = torch.where(score < torch.finfo(torch.float32).min * math.log(2), -math.inf, score)
     score = torch.where(keep, score, -math.inf)
     if rounds_to is None:
         weight, lse = _softmax(score)
@@ -71,6 +79,11 @@ def _attend(q, k, v, log_decay, scale, rounds_to):
     else:
         out, lse = _Rounded.apply(score, v, rounds_to)
     return out.transpose(1, 2), lse
+
+
+def _sums(x, axis):
+    """Cumulative sums in float64; a value of -inf begins a document, and adds nothing."""
+    return torch.where(x == -math.inf, 0.0, x.double()).cumsum(axis)
 
 
 def _softmax(score, exp=torch.exp, log=torch.log):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2906f334b3afd660
-#   text hash     129747d2705edaf6
+#   content hash  a1c6dd658b756520
+#   text hash     88b86ee4a4087061
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2906f334b3afd660
-#   text hash     c105dee3f197a423
+#   content hash  a1c6dd658b756520
+#   text hash     567ea68977c3bb88
 #   render with   attnforge render specs/full.yaml
 """The kernels: Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2906f334b3afd660
-#   text hash     d853325889fce8e6
+#   content hash  a1c6dd658b756520
+#   text hash     7bd20ada13794f9c
 #   render with   attnforge render specs/full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2906f334b3afd660
-#   text hash     2af30b33e28f8e03
+#   content hash  a1c6dd658b756520
+#   text hash     c14d719e6e801129
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

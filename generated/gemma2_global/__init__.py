@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  df43a8638e5c1a0e
-#   text hash     40ab8a7ca781457b
+#   content hash  0f7dad581541cfb5
+#   text hash     753d100d982271c3
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

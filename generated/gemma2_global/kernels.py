@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  df43a8638e5c1a0e
-#   text hash     4ade86b1e2b3bb3a
+#   content hash  0f7dad581541cfb5
+#   text hash     978d7f494b748e0b
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernels: The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  df43a8638e5c1a0e
-#   text hash     40c4c55886933632
+#   content hash  0f7dad581541cfb5
+#   text hash     57dfec65d1c2e329
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d2b71ad2653132ed
-#   text hash     5822ca6a2f154297
+#   content hash  d39ed4c030343d05
+#   text hash     8e82b9d77bd82834
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

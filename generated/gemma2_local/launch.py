@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d2b71ad2653132ed
-#   text hash     4e1d5299b4c4c2cc
+#   content hash  d39ed4c030343d05
+#   text hash     87b52e7ef3fcc483
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

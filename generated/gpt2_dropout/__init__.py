@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  84c6298af6541b23
-#   text hash     eed8c15b4cc7667f
+#   content hash  8e50382252bbfe80
+#   text hash     19ae585af9dd939f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

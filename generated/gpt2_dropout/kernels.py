@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  84c6298af6541b23
-#   text hash     6b85fbb712703a87
+#   content hash  8e50382252bbfe80
+#   text hash     6ae1840f787b056f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernels: Causal attention with dropout of the weights, for training.
 

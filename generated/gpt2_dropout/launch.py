@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  84c6298af6541b23
-#   text hash     91abbcbf6fbf218a
+#   content hash  8e50382252bbfe80
+#   text hash     0eb12956ea4b331c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -162,7 +162,17 @@ def _attend(
             shapes,
             kernels.forward,
             (block_m, block_n),
-            (q, k, v, out, lse, float(scale), seed, _drop_below(dropout_p), float(1 / (1 - dropout_p))),
+            (
+                q,
+                k,
+                v,
+                out,
+                lse,
+                float(scale),
+                seed,
+                _drop_below(dropout_p),
+                float(65536 / (65536 - _drop_below(dropout_p))),
+            ),
             grid=lambda: _in_groups(q.shape[0] * q.shape[-2], _cdiv(q.shape[1], block_m), k, v),
             known=lambda: dict(
                 q_desc=_tiles(q, block_m),
@@ -244,7 +254,7 @@ def _differentiate(
                 float(scale),
                 seed,
                 _drop_below(dropout_p),
-                float(1 / (1 - dropout_p)),
+                float(65536 / (65536 - _drop_below(dropout_p))),
             ),
             grid=lambda: _in_groups(q.shape[0] * q.shape[-2], _cdiv(q.shape[1], block_m), k, v),
             known=lambda: dict(
@@ -291,7 +301,7 @@ def _differentiate(
                     float(scale),
                     seed,
                     _drop_below(dropout_p),
-                    float(1 / (1 - dropout_p)),
+                    float(65536 / (65536 - _drop_below(dropout_p))),
                 ),
                 grid=lambda: _in_groups(q.shape[0] * k.shape[-2], _cdiv(k.shape[1], block_n), q, dout),
                 known=lambda: dict(
@@ -322,7 +332,7 @@ def _differentiate(
 
 
 def _drop_below(dropout_p):
-    """The 16-bit numbers below this one drop a weight."""
+    """The 16-bit numbers below this one drop a weight; the largest never does."""
     return min(int(dropout_p * 65536 + 0.5), 65535)
 
 

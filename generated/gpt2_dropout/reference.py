@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  84c6298af6541b23
-#   text hash     1dacdc9624390b98
+#   content hash  8e50382252bbfe80
+#   text hash     d37bf494d4be1490
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -75,12 +75,13 @@ def _attend(q, k, v, dropout_p, seed, scale, rounds_to):
 
 
 def _used(dropout_p, seed, b, h, row, k):
-    """What becomes of each weight: 0, or 1 / (1 - dropout_p)."""
+    """What becomes of each weight: 0, or what makes up for the share that is dropped, a whole number of 65536ths."""
     words = _philox(seed, k // 8, row, h, b)
     lower, upper = torch.where(k % 4 < 2, words[0], words[1]), torch.where(k % 4 < 2, words[2], words[3])
     word = torch.where(k % 8 < 4, lower, upper)
     half = torch.where(k % 2 == 0, word & 0xFFFF, word >> 16)
-    return (half >= min(int(dropout_p * 65536 + 0.5), 65535)) / (1 - dropout_p)
+    dropped = min(int(dropout_p * 65536 + 0.5), 65535)
+    return (half >= dropped) * (65536 / (65536 - dropped))
 
 
 def _philox(seed, *counter):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  db7b91d167392bbc
-#   text hash     6f8d943170b241c4
+#   content hash  c84453bf5b584757
+#   text hash     0ae38f348b6bcb0e
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

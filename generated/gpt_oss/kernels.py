@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  db7b91d167392bbc
-#   text hash     3f1c5a258d5267da
+#   content hash  c84453bf5b584757
+#   text hash     fd9bcc586b2097a4
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernels: The full layers of gpt-oss, with a learned sink for each head.
 

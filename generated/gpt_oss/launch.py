@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  db7b91d167392bbc
-#   text hash     f1d89269e7b36f53
+#   content hash  c84453bf5b584757
+#   text hash     387d9e15d47f578e
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

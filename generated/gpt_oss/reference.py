@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  db7b91d167392bbc
-#   text hash     ee3af42fbd4c7bc1
+#   content hash  c84453bf5b584757
+#   text hash     4347efa84651de23
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

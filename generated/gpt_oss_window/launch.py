@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  6434b0fad9c4b88a
-#   text hash     497f9bd62e4d91a1
+#   content hash  cbb86d658499ce2e
+#   text hash     5c8bde4332e11fe7
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

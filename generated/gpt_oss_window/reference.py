@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  6434b0fad9c4b88a
-#   text hash     a19c8c7d72344143
+#   content hash  cbb86d658499ce2e
+#   text hash     95e21ef3ec8b58a0
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  80986b263c54cced
-#   text hash     3a44545aaf68134b
+#   content hash  07c0690c395de7bc
+#   text hash     ce3f4a214df28f97
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

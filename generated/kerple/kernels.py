@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  80986b263c54cced
-#   text hash     c8f3d440c49ae90d
+#   content hash  07c0690c395de7bc
+#   text hash     38cf4440dad3780d
 #   render with   attnforge render specs/kerple.yaml
 """The kernels: Causal attention that falls with the logarithm of the distance, at a learned rate.
 

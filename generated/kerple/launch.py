@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  80986b263c54cced
-#   text hash     98a591d62bf240e9
+#   content hash  07c0690c395de7bc
+#   text hash     733e5f2579559ade
 #   render with   attnforge render specs/kerple.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

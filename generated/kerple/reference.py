@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  80986b263c54cced
-#   text hash     fa720838387e9376
+#   content hash  07c0690c395de7bc
+#   text hash     c88b0565a8e482c9
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -55,8 +55,8 @@ def _attend(q, k, v, decay, width, scale, rounds_to):
     if q_len == 0 or k_len == 0:  # no place that a term could speak of
         lse = q.new_full((q.shape[0], heads, q_len), -math.inf)
         return torch.einsum("bihd,bjhd,bjhe->bihe", q, k, v), lse
-    decay = decay.to(dtype)
     width = width.to(dtype)
+    decay = decay.to(dtype)
 
     score = _round(torch.einsum("bihd,bjhd->bhij", q, k), rounds_to, backward=True) * scale
     keep = k_pos <= q_pos  # causal
@@ -68,6 +68,8 @@ def _attend(q, k, v, decay, width, scale, rounds_to):
     score = visible(score) - torch.nn.functional.softplus(visible(decay[:, None, None])) * torch.log(
         1 + torch.nn.functional.softplus(visible(width[:, None, None])) * (q_pos - k_pos)
     )  # score - softplus(decay) * log(1 + softplus(width) * (q - k))
+    # what float32 cannot hold in log2 units: kernels take it for hidden
+    score = torch.where(score < torch.finfo(torch.float32).min * math.log(2), -math.inf, score)
     score = torch.where(keep, score, -math.inf)
     if rounds_to is None:
         weight, lse = _softmax(score)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b15e4cc493d5cfa3
-#   text hash     720e2a82ad02370e
+#   content hash  44b5a02e64a95320
+#   text hash     258a09bb1d2c57ac
 #   render with   attnforge render specs/llama3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b15e4cc493d5cfa3
-#   text hash     bbca8db0a82143c8
+#   content hash  44b5a02e64a95320
+#   text hash     91fca9c4835b4edf
 #   render with   attnforge render specs/llama3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b15e4cc493d5cfa3
-#   text hash     f6fcfaa76035b2cb
+#   content hash  44b5a02e64a95320
+#   text hash     7eb674ae1bc529a0
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

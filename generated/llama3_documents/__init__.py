@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  06bf48ba687feecc
-#   text hash     d4183c938bb46707
+#   content hash  5ee363c576b37ed5
+#   text hash     b0d47aa9c5dbc985
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

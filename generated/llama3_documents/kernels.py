@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  06bf48ba687feecc
-#   text hash     d7e8bfdd1c526b95
+#   content hash  5ee363c576b37ed5
+#   text hash     c3acf01e23d3f428
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernels: Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  06bf48ba687feecc
-#   text hash     5e2432d864beadde
+#   content hash  5ee363c576b37ed5
+#   text hash     bbc166a32ab4ae75
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

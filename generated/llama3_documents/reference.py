@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  06bf48ba687feecc
-#   text hash     69845f8fc24d451e
+#   content hash  5ee363c576b37ed5
+#   text hash     8678de3befe9f917
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  0d25123882dc7ca3
-#   text hash     e568b90ac5272d38
+#   content hash  0b640f993facb925
+#   text hash     5baefa27e7db3a6a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

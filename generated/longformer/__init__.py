@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  4c56a52b2305f5d4
-#   text hash     eb75170f4504429e
+#   content hash  92a9eb08d5f41c2c
+#   text hash     2aa960b9a199fcc1
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

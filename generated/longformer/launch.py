@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  4c56a52b2305f5d4
-#   text hash     dae1918ff2a3f479
+#   content hash  92a9eb08d5f41c2c
+#   text hash     4f9bec6497064b55
 #   render with   attnforge render specs/longformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

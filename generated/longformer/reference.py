@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  4c56a52b2305f5d4
-#   text hash     57f0536a80d5228d
+#   content hash  92a9eb08d5f41c2c
+#   text hash     5615903f1841d5fd
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3b41edffb8981aac
-#   text hash     e1aceba0b9decf5a
+#   content hash  bfe9c52f93bbb6d4
+#   text hash     f443e1ead94e8b5a
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3b41edffb8981aac
-#   text hash     a58a39a501fc4c7f
+#   content hash  bfe9c52f93bbb6d4
+#   text hash     69cfc12efecfa177
 #   render with   attnforge render specs/mistral.yaml
 """The kernels: Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3b41edffb8981aac
-#   text hash     b00beae59340523e
+#   content hash  bfe9c52f93bbb6d4
+#   text hash     ddfc34c036ab26e9
 #   render with   attnforge render specs/mistral.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

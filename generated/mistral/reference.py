@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3b41edffb8981aac
-#   text hash     1e6344291e0f3484
+#   content hash  bfe9c52f93bbb6d4
+#   text hash     1bbd591abafb495f
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  09de3e5d9537dc55
-#   text hash     2dc1bd65086906a0
+#   content hash  c26bc9fb19fbf530
+#   text hash     ab9c25fb01de102c
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

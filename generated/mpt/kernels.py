@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  09de3e5d9537dc55
-#   text hash     337283169fd1961c
+#   content hash  c26bc9fb19fbf530
+#   text hash     a9709e5b8d198987
 #   render with   attnforge render specs/mpt.yaml
 """The kernels: Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  09de3e5d9537dc55
-#   text hash     86589d876a5fef2c
+#   content hash  c26bc9fb19fbf530
+#   text hash     ff7275eb3512f3ea
 #   render with   attnforge render specs/mpt.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  09de3e5d9537dc55
-#   text hash     fffc6d7e2de7a69b
+#   content hash  c26bc9fb19fbf530
+#   text hash     7c0ce891a726fb6f
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -74,6 +74,8 @@ def _attend(q, k, v, prefix_len, slopes, scale, rounds_to):
     score = _round(torch.einsum("bihd,bjhd->bhij", q, k), rounds_to, backward=True) * scale
     keep = (k_pos <= q_pos) | (k_pos < prefix_len[:, None, None, None])  # prefix_lm
     score = score - slopes[:, None, None] * torch.abs(q_pos - k_pos)  # alibi
+    # what float32 cannot hold in log2 units: kernels take it for hidden
+    score = torch.where(score < torch.finfo(torch.float32).min * math.log(2), -math.inf, score)
     score = torch.where(keep, score, -math.inf)
     if rounds_to is None:
         weight, lse = _softmax(score)

@@ -1,10 +1,10 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  2014843b0df3cf71
-#   text hash     7c72185c80777d64
+#   content hash  2d26226edc54452f
+#   text hash     9f5f508e69d44c41
 #   render with   attnforge render specs/neighbourhood_2d.yaml
-"""Cells of an image of 32 columns see those at most 3 rows and columns away.
+"""Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 
 After Neighborhood Attention Transformer (2022), arXiv:2204.07143.
 """

@@ -1,10 +1,10 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  2014843b0df3cf71
-#   text hash     5e8cf5b17f62b06d
+#   content hash  2d26226edc54452f
+#   text hash     4898a5dbc648c8ef
 #   render with   attnforge render specs/neighbourhood_2d.yaml
-"""The kernels: Cells of an image of 32 columns see those at most 3 rows and columns away.
+"""The kernels: Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 
 Symbols
     B, b            batch entries, and one of them
@@ -52,10 +52,49 @@ def whole_tiles(lo, hi, full_lo, full_hi, BLOCK: tl.constexpr):
 def key_tiles(q_first, q_last, k_len, BLOCK_N: tl.constexpr):
     """Key tiles of a query tile: of [first, last), those in [full_first, full_last) need no mask."""
     return whole_tiles(
-        tl.maximum(32 * floor_div(q_first, 32) - 96, 0),
-        tl.minimum(32 * floor_div(q_last, 32) + 128, k_len),
-        tl.minimum(32 * floor_div(q_last, 32) + 128, k_len),
-        tl.minimum(32 * floor_div(q_last, 32) + 128, k_len),
+        tl.maximum(
+            32
+            * tl.maximum(
+                tl.minimum(
+                    tl.minimum(tl.maximum(floor_div(q_first, 32), 3), floor_div(k_len - 1, 32) - 3) - 3, 16777218
+                ),
+                -16777218,
+            ),
+            0,
+        ),
+        tl.minimum(
+            32
+            * tl.maximum(
+                tl.minimum(
+                    tl.minimum(tl.maximum(floor_div(q_last, 32), 3), floor_div(k_len - 1, 32) - 3) + 3, 16777218
+                ),
+                -16777218,
+            )
+            + 32,
+            k_len,
+        ),
+        tl.minimum(
+            32
+            * tl.maximum(
+                tl.minimum(
+                    tl.minimum(tl.maximum(floor_div(q_last, 32), 3), floor_div(k_len - 1, 32) - 3) + 3, 16777218
+                ),
+                -16777218,
+            )
+            + 32,
+            k_len,
+        ),
+        tl.minimum(
+            32
+            * tl.maximum(
+                tl.minimum(
+                    tl.minimum(tl.maximum(floor_div(q_last, 32), 3), floor_div(k_len - 1, 32) - 3) + 3, 16777218
+                ),
+                -16777218,
+            )
+            + 32,
+            k_len,
+        ),
         BLOCK_N,
     )
 
@@ -65,10 +104,54 @@ def query_tiles(k_first, k_last, q_len, k_len, BLOCK_M: tl.constexpr):
     """Query tiles of a key tile: of [first, last), those in [full_first, full_last) need no mask."""
     shift = k_len - q_len
     return whole_tiles(
-        tl.maximum(32 * floor_div(k_first, 32) - 96 - shift, 0),
-        tl.minimum(32 * floor_div(k_last, 32) + 128 - shift, q_len),
-        tl.minimum(32 * floor_div(k_last, 32) + 128 - shift, q_len),
-        tl.minimum(32 * floor_div(k_last, 32) + 128 - shift, q_len),
+        tl.maximum(
+            tl.minimum(
+                tl.where(
+                    (floor_div(k_len - 1, 32) <= floor_div(k_last, 32) + 6) & (floor_div(k_first, 32) < 7),
+                    k_len - q_len,
+                    tl.where(floor_div(k_first, 32) < 7, k_len - q_len, 32 * floor_div(k_first, 32) - 96),
+                ),
+                32 * floor_div(k_first, 32) - 96,
+            )
+            - shift,
+            0,
+        ),
+        tl.minimum(
+            tl.maximum(
+                tl.where(
+                    (floor_div(k_len - 1, 32) <= floor_div(k_last, 32) + 6) & (floor_div(k_first, 32) < 7),
+                    k_len,
+                    32 * floor_div(k_last, 32) + 128,
+                ),
+                tl.where(floor_div(k_len - 1, 32) <= floor_div(k_last, 32) + 6, k_len, k_len - q_len),
+            )
+            - shift,
+            q_len,
+        ),
+        tl.minimum(
+            tl.maximum(
+                tl.where(
+                    (floor_div(k_len - 1, 32) <= floor_div(k_last, 32) + 6) & (floor_div(k_first, 32) < 7),
+                    k_len,
+                    32 * floor_div(k_last, 32) + 128,
+                ),
+                tl.where(floor_div(k_len - 1, 32) <= floor_div(k_last, 32) + 6, k_len, k_len - q_len),
+            )
+            - shift,
+            q_len,
+        ),
+        tl.minimum(
+            tl.maximum(
+                tl.where(
+                    (floor_div(k_len - 1, 32) <= floor_div(k_last, 32) + 6) & (floor_div(k_first, 32) < 7),
+                    k_len,
+                    32 * floor_div(k_last, 32) + 128,
+                ),
+                tl.where(floor_div(k_len - 1, 32) <= floor_div(k_last, 32) + 6, k_len, k_len - q_len),
+            )
+            - shift,
+            q_len,
+        ),
         BLOCK_M,
     )
 
@@ -156,9 +239,15 @@ def attend(
     v_tile = load_tile(v_desc, b, h, k_start, k_len, BLOCK_N, BLOCK_DV)
     if mixed:
         keep = (k_pos < k_len)[None, :]
-        keep &= (tl.abs(floor_div(q_pos[:, None], 32) - k_pos[None, :] // 32) <= 3) & (
-            tl.abs(floor_mod(q_pos[:, None], 32) - k_pos[None, :] % 32) <= 3
-        )  # local_2d
+        keep &= (
+            tl.abs(
+                tl.minimum(tl.maximum(floor_div(q_pos[:, None], 32), 3), floor_div(k_len - 1, 32) - 3)
+                - k_pos[None, :] // 32
+            )
+            <= 3
+        ) & (
+            tl.abs(tl.minimum(tl.maximum(floor_mod(q_pos[:, None], 32), 3), 28) - k_pos[None, :] % 32) <= 3
+        )  # neighbourhood
         score = tl.where(keep, score, float("-inf"))
     m_new = tl.maximum(m, tl.max(score, 1) * units)
     # a row that has seen no key yet keeps m = -inf: measure it from 0, or -inf - -inf is NaN
@@ -225,9 +314,15 @@ def learn_from_queries(
     if mixed:
         delta = tl.where(row < q_len, delta, 0.0)
         keep = (row < q_len)[None, :]
-        keep &= (tl.abs(floor_div(q_pos[None, :], 32) - k_pos[:, None] // 32) <= 3) & (
-            tl.abs(floor_mod(q_pos[None, :], 32) - k_pos[:, None] % 32) <= 3
-        )  # local_2d
+        keep &= (
+            tl.abs(
+                tl.minimum(tl.maximum(floor_div(q_pos[None, :], 32), 3), floor_div(k_len - 1, 32) - 3)
+                - k_pos[:, None] // 32
+            )
+            <= 3
+        ) & (
+            tl.abs(tl.minimum(tl.maximum(floor_mod(q_pos[None, :], 32), 3), 28) - k_pos[:, None] % 32) <= 3
+        )  # neighbourhood
         p = tl.where(keep, p, 0.0)
     dv = add_product(dv, p.to(dout_tile.dtype), dout_tile, PRECISION)  # [BLOCK_N, BLOCK_DV]
     ds = p * (dp - delta[None, :])
@@ -284,9 +379,15 @@ def learn_from_keys(
     p = tl.exp2(score * units - lse[:, None])
     if mixed:
         keep = (k_pos < k_len)[None, :]
-        keep &= (tl.abs(floor_div(q_pos[:, None], 32) - k_pos[None, :] // 32) <= 3) & (
-            tl.abs(floor_mod(q_pos[:, None], 32) - k_pos[None, :] % 32) <= 3
-        )  # local_2d
+        keep &= (
+            tl.abs(
+                tl.minimum(tl.maximum(floor_div(q_pos[:, None], 32), 3), floor_div(k_len - 1, 32) - 3)
+                - k_pos[None, :] // 32
+            )
+            <= 3
+        ) & (
+            tl.abs(tl.minimum(tl.maximum(floor_mod(q_pos[:, None], 32), 3), 28) - k_pos[None, :] % 32) <= 3
+        )  # neighbourhood
         p = tl.where(keep, p, 0.0)
     ds = p * (dp - delta[:, None])
     dq = add_product(dq, ds.to(k_tile.dtype), k_tile, PRECISION)  # [BLOCK_M, BLOCK_D]

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  2014843b0df3cf71
-#   text hash     b12fbca1caab016b
+#   content hash  2d26226edc54452f
+#   text hash     46770ee626c5dd07
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -21,7 +21,7 @@ def reference(
     scale: float | None = None,
     return_lse: bool = False,
 ):
-    """Cells of an image of 32 columns see those at most 3 rows and columns away.
+    """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 
     Takes and returns what `attention` does, on any device; computes in float32, or float64 for float64 inputs.
     """
@@ -54,7 +54,15 @@ def _attend(q, k, v, scale, rounds_to):
         return torch.einsum("bihd,bjhd,bjhe->bihe", q, k, v), lse
 
     score = _round(torch.einsum("bihd,bjhd->bhij", q, k), rounds_to, backward=True) * scale
-    keep = (torch.abs(q_pos // 32 - k_pos // 32) <= 3) & (torch.abs(q_pos % 32 - k_pos % 32) <= 3)  # local_2d
+    keep = (
+        torch.abs(
+            torch.minimum(torch.maximum(q_pos // 32, torch.as_tensor(3)), torch.as_tensor((k_len - 1) // 32 - 3))
+            - k_pos // 32
+        )
+        <= 3
+    ) & (
+        torch.abs(torch.minimum(torch.maximum(q_pos % 32, torch.as_tensor(3)), torch.as_tensor(28)) - k_pos % 32) <= 3
+    )  # neighbourhood
     score = torch.where(keep, score, -math.inf)
     if rounds_to is None:
         weight, lse = _softmax(score)

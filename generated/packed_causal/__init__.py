@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ba513e60c7012a73
-#   text hash     e056cc9d7524b86b
+#   content hash  e9b413c977924dcd
+#   text hash     f4bb20450b5d57ba
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,19 +1,21 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ba513e60c7012a73
-#   text hash     b80a1c5e291b4105
+#   content hash  e9b413c977924dcd
+#   text hash     0a9650a0670cae8e
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
 from __future__ import annotations
 
 import math
+import operator
 import os
 
 import torch
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+LARGEST = torch.finfo(torch.float32).max
 
 
 def attention(
@@ -33,7 +35,7 @@ def attention(
     """Causal attention for sequences packed into one tensor.
 
     q (Nq, Hq, D), k (Nk, Hkv, D), v (Nk, Hkv, Dv) hold all sequences, one after the other; out is (Nq, Hq, Dv).
-    Rows behind the last sequence are not written, neither of out nor of gradients.
+    Rows that no sequence has, such as those behind the last, are 0 in out and in gradients.
     Hq is a multiple of Hkv. float16, bfloat16 or float32, head sizes up to 256.
 
     cu_seqlens, max_seqlen: int32 (S + 1,), where each sequence begins and the last ends, and the longest one's length
@@ -49,30 +51,28 @@ def attention(
             raise ValueError(
                 "cu_seqlens: expected none of cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k beside it"
             )
-        _check_cuts("cu_seqlens", cu_seqlens, "max_seqlen", max_seqlen, q)
         if q.shape[0] != k.shape[0]:
             raise ValueError(f"k: expected the {q.shape[0]} tokens of q, as cu_seqlens cuts both, got {k.shape[0]}")
-        cu_seqlens_q = cu_seqlens_k = cu_seqlens.contiguous()
-        max_seqlen_q = max_seqlen_k = max_seqlen
+        cu_seqlens_q, max_seqlen_q = _cuts("cu_seqlens", cu_seqlens, "max_seqlen", max_seqlen, q, q.shape[0])
+        cu_seqlens_k, max_seqlen_k = cu_seqlens_q, max_seqlen_q
     else:
-        _check_cuts("cu_seqlens_q", cu_seqlens_q, "max_seqlen_q", max_seqlen_q, q)
-        _check_cuts("cu_seqlens_k", cu_seqlens_k, "max_seqlen_k", max_seqlen_k, q)
+        cu_seqlens_q, max_seqlen_q = _cuts("cu_seqlens_q", cu_seqlens_q, "max_seqlen_q", max_seqlen_q, q, q.shape[0])
+        cu_seqlens_k, max_seqlen_k = _cuts("cu_seqlens_k", cu_seqlens_k, "max_seqlen_k", max_seqlen_k, q, k.shape[0])
         if cu_seqlens_q.shape != cu_seqlens_k.shape:
             raise ValueError(
                 f"cu_seqlens_k: expected shape {tuple(cu_seqlens_q.shape)}, got {tuple(cu_seqlens_k.shape)}"
             )
-        cu_seqlens_q, cu_seqlens_k = cu_seqlens_q.contiguous(), cu_seqlens_k.contiguous()
     if scale is None:
         scale = 1 / math.sqrt(q.shape[-1])
     else:
-        _check_float("scale", scale)
+        scale = _float("scale", scale)
         # kernels take maxima before they scale: the sign goes to q
         q, scale = (-q, -scale) if scale < 0 else (q, scale)
     # not sooner: once imported, triton no longer heeds TRITON_INTERPRET
     from . import launch
 
     out, lse = launch.attend(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, scale)
-    return (out, launch.natural(lse, q.shape[0], cu_seqlens_q)) if return_lse else out
+    return (out, launch.natural(lse, q.shape[0], cu_seqlens_q, max_seqlen_q)) if return_lse else out
 
 
 def _cast(x):
@@ -87,6 +87,8 @@ def _check_operands(q, k, v):
     for name, x in (("q", q), ("k", k), ("v", v)):
         if not isinstance(x, torch.Tensor):
             raise TypeError(f"{name}: expected a tensor, got {type(x).__name__}")
+        if x.layout is not torch.strided or x.is_nested:
+            raise TypeError(f"{name}: expected a strided tensor, got {_layout(x)}")
         if x.dtype not in FLOATS:
             raise TypeError(f"{name}: expected float16, bfloat16 or float32, got {_plain(x.dtype)}")
         shape = x.shape
@@ -122,37 +124,82 @@ def _plain(dtype):
     return str(dtype).removeprefix("torch.")
 
 
+def _layout(x):
+    return "a nested one" if x.is_nested else f"one of layout {_plain(x.layout).removeprefix('_')}"
+
+
 def _check_kind(name, x, like, dtypes):
     if not isinstance(x, torch.Tensor):
         raise TypeError(f"{name}: expected a tensor, got {type(x).__name__}")
+    if x.layout is not torch.strided or x.is_nested:
+        raise TypeError(f"{name}: expected a strided tensor, got {_layout(x)}")
     if x.dtype not in dtypes:
         raise TypeError(f"{name}: expected {' or '.join(map(_plain, dtypes))}, got {_plain(x.dtype)}")
     if x.device != like.device:
         raise ValueError(f"{name}: expected device {like.device} as q has, got {x.device}")
 
 
-def _check_cuts(name, cuts, longest_name, longest, like):
+def _cuts(name, cuts, longest_name, longest, like, rows):
+    """Cuts without gaps in memory, and the length of the longest sequence, which is no more than all rows."""
     _check_kind(name, cuts, like, (torch.int32,))
     if cuts.dim() != 1 or cuts.shape[0] == 0:
         raise ValueError(f"{name}: expected shape (sequences + 1,), got {tuple(cuts.shape)}")
-    _check_int(longest_name, longest, minimum=0)
+    longest = _int(longest_name, longest, minimum=0, maximum=2**28)
+    # on a GPU a look at values would wait for it: there kernels stay within the rows whatever the cuts
+    if cuts.is_cpu and type(cuts) is torch.Tensor and not torch.compiler.is_compiling():
+        _check_places(name, cuts.tolist(), longest_name, longest, rows)
+    return cuts.contiguous(), min(longest, rows)
+
+
+def _check_places(name, places, longest_name, longest, rows):
+    if places[0] < 0:
+        raise ValueError(f"{name}: expected a first cut of at least 0, got {places[0]}")
+    lengths = [end - first for first, end in zip(places, places[1:])]
+    if min(lengths, default=0) < 0:
+        i = next(i for i, length in enumerate(lengths) if length < 0)
+        raise ValueError(f"{name}: expected cuts that never fall, got {places[i]} before {places[i + 1]}")
+    if places[-1] > rows:
+        raise ValueError(f"{name}: expected a last cut of at most the {rows} rows that there are, got {places[-1]}")
+    if max(lengths, default=0) > longest:
+        raise ValueError(f"{longest_name}: expected at least the longest sequence's {max(lengths)}, got {longest}")
 
 
 def _check_number(name, x, minimum, maximum):
     if minimum is not None and x < minimum:
-        raise ValueError(f"{name}: expected at least {minimum}, got {x}")
+        raise ValueError(f"{name}: expected at least {minimum}, got {_number(x)}")
     if maximum is not None and x > maximum:
-        raise ValueError(f"{name}: expected at most {maximum}, got {x}")
+        raise ValueError(f"{name}: expected at most {maximum}, got {_number(x)}")
 
 
-def _check_int(name, x, minimum=None, maximum=None):
+def _number(x):
+    """A number as messages show it: of no more digits than somebody would read."""
+    return f"one of {x.bit_length()} bits" if isinstance(x, int) and x.bit_length() > 64 else x
+
+
+def _int(name, x, minimum=None, maximum=None):
+    """x as an int, whatever library it comes from."""
     if isinstance(x, bool) or not isinstance(x, (int, torch.SymInt)):
-        raise TypeError(f"{name}: expected an int, got {type(x).__name__}")
+        x = _converted(name, x, "int", operator.index)
     _check_number(name, x, minimum, maximum)
+    return x
 
 
-def _check_float(name, x):
+def _float(name, x):
+    """x as a number that a float32 has room for, whatever library it comes from."""
     if isinstance(x, bool) or not isinstance(x, (int, float, torch.SymInt, torch.SymFloat)):
-        raise TypeError(f"{name}: expected a float, got {type(x).__name__}")
-    if not -math.inf < x < math.inf:
-        raise ValueError(f"{name}: expected a finite number, got {x}")
+        x = _converted(name, x, "float", float)
+    if not -LARGEST <= x <= LARGEST:
+        raise ValueError(f"{name}: expected a finite number within the range of float32, got {_number(x)}")
+    return x
+
+
+def _converted(name, x, kind, convert):
+    """A number of another library; a tensor's would have to come from its device, and a text is none."""
+    if not isinstance(x, (bool, str, bytes, bytearray, torch.Tensor)):
+        try:
+            return convert(x)
+        except TypeError:
+            pass
+        except OverflowError:
+            return math.inf
+    raise TypeError(f"{name}: expected {'an' if kind == 'int' else 'a'} {kind}, got {type(x).__name__}")

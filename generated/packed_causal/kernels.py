@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ba513e60c7012a73
-#   text hash     1b70f62bb21a530a
+#   content hash  e9b413c977924dcd
+#   text hash     f86c16e828a958e7
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernels: Causal attention for sequences packed into one tensor.
 
@@ -16,7 +16,7 @@ Symbols
     TILES           the axis of the grid that holds the tiles which programs own
     m, l, acc       running maximum, denominator and numerator of the softmax, the maximum in log2 units
     p, dp, ds       weights, their gradient, the gradient of the score
-    q_offset, k_offset   rows where a sequence begins in the packed tensors
+    q_offset, k_offset   rows where a sequence begins in the packed tensors, of q_total and k_total rows
     q_aligned   the same in vectors of the package's own: multiples of 4, where descriptors can read
 """
 
@@ -82,6 +82,13 @@ def find_head(heads, TILES: tl.constexpr):
 
 
 @triton.jit
+def find_rows(cu_seqlens_ptr, b, total):
+    """The first row of a sequence and its end; cuts that fall or lie outside lead to none but the rows that there are."""
+    first = tl.minimum(tl.maximum(tl.load(cu_seqlens_ptr + b), 0), total)
+    return first, tl.maximum(tl.minimum(tl.load(cu_seqlens_ptr + b + 1), total), first)
+
+
+@triton.jit
 def load_tile(desc, h, first, count, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """Rows of a head: by a descriptor where the GPU copies tiles by itself, else by pointers, 0 from row `count` on."""
     if isinstance(desc, tl.core.tensor_descriptor_base):
@@ -133,6 +140,23 @@ def store_rows(ptr, stride, x, first, count, WIDTH: tl.constexpr):
 
 
 @triton.jit
+def clear_rows(
+    ptr, stride, b, sequences, offset, length, end, total, tile, tiles, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    WIDTH: tl.constexpr
+):  # fmt: skip
+    """Writes zeros where no sequence stands: each program of a sequence takes its share of the rows around it."""
+    zeros = tl.zeros([ROWS, COLUMNS], tl.float32)
+    # a sequence that is longer than told ends early; the last one has all rows behind it
+    end = tl.where(b + 1 == sequences, total, end)
+    for first in tl.range(offset + length + tile * ROWS, end, tiles * ROWS):
+        store_rows(ptr, stride, zeros, first, end, WIDTH)
+    # and the first one those before it
+    before = tl.where(b == 0, offset, 0)
+    for first in tl.range(tile * ROWS, before, tiles * ROWS):
+        store_rows(ptr, stride, zeros, first, before, WIDTH)
+
+
+@triton.jit
 def attend(
     acc, m, l, q_tile, k_desc, v_desc, k_offset, kv_h, k_start, k_len, units, q_pos, BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, mixed, tail
@@ -159,11 +183,12 @@ def attend(
     return acc, m, l + sums_by_thread(p)
 
 
-@triton.jit(do_not_specialize=["Hq", "q_rows"])
+@triton.jit(do_not_specialize=["q_total", "max_seqlen_q", "k_total", "max_seqlen_k", "Hq", "sequences", "q_rows"])
 def forward(
-    q_desc, k_desc, v_desc, out_ptr, lse_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, scale, Hq, q_rows,
-    GROUP: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, TILES: tl.constexpr
+    q_desc, k_desc, v_desc, out_ptr, lse_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, scale, q_total, max_seqlen_q,
+    k_total, max_seqlen_k, Hq, sequences, q_rows, GROUP: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr,
+    TILES: tl.constexpr
 ):  # fmt: skip
     """Attends from one tile of queries of one head."""
     # late rows tend to see more keys: they start first
@@ -171,11 +196,15 @@ def forward(
     b, h = find_head(Hq, TILES)
     kv_h = h // GROUP
     q_start = tile * BLOCK_M
-    q_offset = tl.load(cu_seqlens_q_ptr + b)
-    q_len = tl.load(cu_seqlens_q_ptr + b + 1) - q_offset
+    q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
+    q_len = tl.minimum(q_end - q_offset, max_seqlen_q)
     q_aligned = (q_offset // 4 + b) * 4
-    k_offset = tl.load(cu_seqlens_k_ptr + b)
-    k_len = tl.load(cu_seqlens_k_ptr + b + 1) - k_offset
+    k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
+    k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
+    clear_rows(
+        out_ptr + tl.cast(h, tl.int64) * DV, Hq * DV, b, sequences, q_offset, q_len, q_end, q_total, tile,
+        tl.num_programs(TILES), BLOCK_M, BLOCK_DV, DV
+    )  # fmt: skip
     if q_start >= q_len:
         return
     q_first = q_start + (k_len - q_len)
@@ -260,23 +289,31 @@ def learn_from_queries(
     return dk, dv
 
 
-@triton.jit(do_not_specialize=["Hq", "q_rows"])
+@triton.jit(do_not_specialize=["q_total", "max_seqlen_q", "k_total", "max_seqlen_k", "Hq", "sequences", "q_rows"])
 def backward_dkv(
     q_desc, k_desc, v_desc, dout_desc, lse_desc, delta_desc, dk_ptr, dv_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr,
-    scale, Hq, q_rows, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr,
-    TILES: tl.constexpr
+    scale, q_total, max_seqlen_q, k_total, max_seqlen_k, Hq, sequences, q_rows, GROUP: tl.constexpr,
+    D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, TILES: tl.constexpr
 ):  # fmt: skip
     """The gradients of one tile of keys and values of one head, summed over the query heads that read it."""
     tile = tl.program_id(TILES)
     Hkv = Hq // GROUP
     b, kv_h = find_head(Hkv, TILES)
     k_start = tile * BLOCK_N
-    q_offset = tl.load(cu_seqlens_q_ptr + b)
-    q_len = tl.load(cu_seqlens_q_ptr + b + 1) - q_offset
+    q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
+    q_len = tl.minimum(q_end - q_offset, max_seqlen_q)
     q_aligned = (q_offset // 4 + b) * 4
-    k_offset = tl.load(cu_seqlens_k_ptr + b)
-    k_len = tl.load(cu_seqlens_k_ptr + b + 1) - k_offset
+    k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
+    k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
+    clear_rows(
+        dk_ptr + tl.cast(kv_h, tl.int64) * D, Hkv * D, b, sequences, k_offset, k_len, k_end, k_total, tile,
+        tl.num_programs(TILES), BLOCK_N, BLOCK_D, D
+    )  # fmt: skip
+    clear_rows(
+        dv_ptr + tl.cast(kv_h, tl.int64) * DV, Hkv * DV, b, sequences, k_offset, k_len, k_end, k_total,
+        tile, tl.num_programs(TILES), BLOCK_N, BLOCK_DV, DV
+    )  # fmt: skip
     if k_start >= k_len:
         return
     k_first = k_start
@@ -337,12 +374,12 @@ def learn_from_keys(
     return dq
 
 
-@triton.jit(do_not_specialize=["Hq", "q_rows"])
+@triton.jit(do_not_specialize=["q_total", "max_seqlen_q", "k_total", "max_seqlen_k", "Hq", "sequences", "q_rows"])
 def backward_dq(
     q_desc, k_desc, v_desc, out_desc, dout_desc, dq_ptr, lse_ptr, dlse_ptr, delta_ptr, cu_seqlens_q_ptr,
-    cu_seqlens_k_ptr, scale, Hq, q_rows, GROUP: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr,
-    TILES: tl.constexpr
+    cu_seqlens_k_ptr, scale, q_total, max_seqlen_q, k_total, max_seqlen_k, Hq, sequences, q_rows,
+    GROUP: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, TILES: tl.constexpr
 ):  # fmt: skip
     """The gradient of one tile of queries of one head, and delta, what the softmax takes off every score's gradient."""
     # late rows tend to see more keys: they start first
@@ -350,11 +387,15 @@ def backward_dq(
     b, h = find_head(Hq, TILES)
     kv_h = h // GROUP
     q_start = tile * BLOCK_M
-    q_offset = tl.load(cu_seqlens_q_ptr + b)
-    q_len = tl.load(cu_seqlens_q_ptr + b + 1) - q_offset
+    q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
+    q_len = tl.minimum(q_end - q_offset, max_seqlen_q)
     q_aligned = (q_offset // 4 + b) * 4
-    k_offset = tl.load(cu_seqlens_k_ptr + b)
-    k_len = tl.load(cu_seqlens_k_ptr + b + 1) - k_offset
+    k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
+    k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
+    clear_rows(
+        dq_ptr + tl.cast(h, tl.int64) * D, Hq * D, b, sequences, q_offset, q_len, q_end, q_total, tile,
+        tl.num_programs(TILES), BLOCK_M, BLOCK_D, D
+    )  # fmt: skip
     if q_start >= q_len:
         return
     q_first = q_start + (k_len - q_len)

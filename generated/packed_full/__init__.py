@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b84ab6a6c5a5bead
-#   text hash     54fa9d108ffbb3b3
+#   content hash  e59a0e9910656ab0
+#   text hash     224b4b911b18e9ba
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

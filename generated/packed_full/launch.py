@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b84ab6a6c5a5bead
-#   text hash     9fda24314773f91c
+#   content hash  e59a0e9910656ab0
+#   text hash     b7088f9aa4c1345a
 #   render with   attnforge render specs/packed_full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -82,15 +82,15 @@ def attend(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, scal
     return _attend(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, max(scale, 1e-37))
 
 
-def natural(lse, count, cu_seqlens):
-    """The LSE as users know it: of as many rows, one after the other."""
+def natural(lse, count, cu_seqlens, longest):
+    """The LSE as users know it: of as many rows, one after the other; -inf for those that no sequence has."""
     row = torch.arange(count, device=lse.device, dtype=cu_seqlens.dtype)
     b = torch.searchsorted(cu_seqlens, row, right=True, out_int32=True) - 1
-    first = cu_seqlens[b]
+    first = cu_seqlens[b].clamp(min=0)
+    there = (b >= 0) & (b < cu_seqlens.shape[0] - 1) & (row - first < longest)
     place = row - first + (first // 4 + b) * 4
-    # rows behind the last sequence have no place
     lse = lse.index_select(1, place.clamp(0, lse.shape[1] - 1))
-    return torch.where(lse == float("inf"), float("-inf"), lse / LOG2E)
+    return torch.where(there & (lse != float("inf")), lse / LOG2E, float("-inf"))
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -160,7 +160,7 @@ def _attend(
     scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     out, lse = _outputs(q, v, cu_seqlens_q)
-    if out.numel() == 0 or k.numel() == 0:
+    if 0 in (out.numel(), k.numel(), max_seqlen_q, max_seqlen_k, cu_seqlens_q.shape[0] - 1):
         return out.zero_(), lse.fill_(float("inf"))
     shapes = _Shapes.of("attend", q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
     q, k, v = shapes.readable(q, k, v)
@@ -176,7 +176,12 @@ def _attend(
                 q_desc=_tiles(q, block_m),
                 k_desc=_tiles(k, block_n),
                 v_desc=_tiles(v, block_n),
+                q_total=q.shape[0],
+                max_seqlen_q=max_seqlen_q,
+                k_total=k.shape[0],
+                max_seqlen_k=max_seqlen_k,
                 Hq=q.shape[-2],
+                sequences=cu_seqlens_q.shape[0] - 1,
                 q_rows=lse.shape[-1],
                 GROUP=q.shape[-2] // k.shape[-2],
                 DV=v.shape[-1],
@@ -223,7 +228,7 @@ def _differentiate(
     max_seqlen_k: int,
     scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    if out.numel() == 0 or k.numel() == 0:
+    if 0 in (out.numel(), k.numel(), max_seqlen_q, max_seqlen_k, cu_seqlens_q.shape[0] - 1):
         gradients = _gradients(wanted, q, k, v)
         return tuple(x.zero_() for x in gradients)
     dq, dk, dv = gradients = _gradients(wanted, q, k, v)
@@ -261,7 +266,12 @@ def _differentiate(
                 v_desc=_tiles(v, block_n),
                 out_desc=_tiles(out, block_m),
                 dout_desc=_tiles(dout, block_m),
+                q_total=q.shape[0],
+                max_seqlen_q=max_seqlen_q,
+                k_total=k.shape[0],
+                max_seqlen_k=max_seqlen_k,
                 Hq=q.shape[-2],
+                sequences=cu_seqlens_q.shape[0] - 1,
                 q_rows=lse.shape[-1],
                 GROUP=q.shape[-2] // k.shape[-2],
                 D=q.shape[-1],
@@ -298,7 +308,12 @@ def _differentiate(
                     dout_desc=_tiles(dout, block_m),
                     lse_desc=_values(lse, block_m),
                     delta_desc=_values(delta, block_m),
+                    q_total=q.shape[0],
+                    max_seqlen_q=max_seqlen_q,
+                    k_total=k.shape[0],
+                    max_seqlen_k=max_seqlen_k,
                     Hq=q.shape[-2],
+                    sequences=cu_seqlens_q.shape[0] - 1,
                     q_rows=lse.shape[-1],
                     GROUP=q.shape[-2] // k.shape[-2],
                     D=q.shape[-1],
@@ -505,7 +520,7 @@ def _like(x):
 
 def _aligned(count, cu_seqlens):
     """Rows of a vector of the package's own: each sequence begins at a multiple of 4 there, where descriptors can read."""
-    return (count // 4 + cu_seqlens.shape[0] - 1) * 4
+    return (count // 4 + max(cu_seqlens.shape[0] - 1, 1)) * 4
 
 
 def _values(x, rows):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b84ab6a6c5a5bead
-#   text hash     67a0d1422a66065c
+#   content hash  e59a0e9910656ab0
+#   text hash     208ce5a60f9dad9d
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -58,9 +58,13 @@ def _attention(
     q, k, v = (x.to(dtype) for x in (q, k, v))
     if cu_seqlens is not None:
         cu_seqlens_q = cu_seqlens_k = cu_seqlens
-    cuts_q, cuts_k = cu_seqlens_q.tolist(), cu_seqlens_k.tolist()
-    outs, lses = [v.new_zeros(0, q.shape[1], v.shape[2])], [v.new_zeros(q.shape[1], 0)]
+        max_seqlen_q = max_seqlen_k = max_seqlen
+    cuts_q, cuts_k = cu_seqlens_q.clamp(0, q.shape[0]).tolist(), cu_seqlens_k.clamp(0, k.shape[0]).tolist()
+    rows, outs, lses = [], [], []
     for sequence, (q_first, q_end, k_first, k_end) in enumerate(zip(cuts_q, cuts_q[1:], cuts_k, cuts_k[1:])):
+        q_end, k_end = min(max(q_end, q_first), q_first + max_seqlen_q), min(
+            max(k_end, k_first), k_first + max_seqlen_k
+        )
         out, lse = _attend(
             q[None, q_first:q_end],
             k[None, k_first:k_end],
@@ -68,9 +72,14 @@ def _attention(
             scale,
             rounds_to,
         )
+        rows.append(torch.arange(q_first, q_end, device=q.device))
         outs.append(out[0])
         lses.append(lse[0])
-    out, lse = torch.cat(outs), torch.cat(lses, 1)
+    # rows that no sequence has
+    out, lse = v.new_zeros(*q.shape[:2], v.shape[2]), v.new_full((q.shape[1], q.shape[0]), -math.inf)
+    if rows:
+        out = out.index_copy(0, torch.cat(rows), torch.cat(outs))
+        lse = lse.index_copy(1, torch.cat(rows), torch.cat(lses, 1))
     return out.to(out_dtype), lse.to(lse_dtype)
 
 

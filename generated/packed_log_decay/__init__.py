@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  10531ad3195d32c3
-#   text hash     6424a1edebc5678e
+#   content hash  ff343a064f5fa1f1
+#   text hash     a5d4779ac06ad4b7
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

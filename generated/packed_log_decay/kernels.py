@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  10531ad3195d32c3
-#   text hash     f93b0775c2693d27
+#   content hash  ff343a064f5fa1f1
+#   text hash     8f367218b090d3dc
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The kernels: Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 
@@ -16,7 +16,7 @@ Symbols
     TILES           the axis of the grid that holds the tiles which programs own
     m, l, acc       running maximum, denominator and numerator of the softmax, the maximum in log2 units
     p, dp, ds       weights, their gradient, the gradient of the score
-    q_offset, k_offset   rows where a sequence begins in the packed tensors
+    q_offset, k_offset   rows where a sequence begins in the packed tensors, of q_total and k_total rows
     q_aligned, k_aligned   the same in vectors of the package's own: multiples of 4, where descriptors can read
 """
 
@@ -62,6 +62,26 @@ def query_tiles(k_first, k_last, q_len, k_len, BLOCK_M: tl.constexpr):
 
 
 @triton.jit
+def in_documents(
+    ptr, part, stride, own_first, own_last, shift, first, full_first, full_last, last, BLOCK: tl.constexpr
+):
+    """Keeps a range of tiles to the documents of a tile's own tokens; those that lie in all of them need no mask.
+
+    Where a token's document begins and ends stands two and three parts behind its sum; row 0 has the position `shift`.
+    """
+    at_first, at_last = tl.maximum(own_first, 0).to(tl.int64) * stride, tl.maximum(own_last, 0).to(tl.int64) * stride
+    begin = tl.load(ptr + 2 * part + at_first).to(tl.int32, bitcast=True) - shift
+    full_begin = tl.load(ptr + 2 * part + at_last).to(tl.int32, bitcast=True) - shift
+    full_end = tl.load(ptr + 3 * part + at_first).to(tl.int32, bitcast=True) - shift
+    end = tl.load(ptr + 3 * part + at_last).to(tl.int32, bitcast=True) - shift
+    first = tl.maximum(first, tl.maximum(begin, 0) // BLOCK)
+    last = tl.maximum(tl.minimum(last, tl.cdiv(tl.maximum(end, 0), BLOCK)), first)
+    full_first = tl.minimum(tl.maximum(full_first, tl.cdiv(tl.maximum(full_begin, 0), BLOCK)), last)
+    full_last = tl.maximum(tl.minimum(full_last, tl.maximum(full_end, 0) // BLOCK), full_first)
+    return first, tl.maximum(full_first, first), tl.maximum(full_last, first), last
+
+
+@triton.jit
 def in_32_bits(x):
     """Floats as float32, whole numbers as int32."""
     return x.to(tl.float32 if x.dtype.is_floating() else tl.int32)
@@ -79,6 +99,13 @@ def find_head(heads, TILES: tl.constexpr):
     """The sequence and the head of a program: heads come in groups, one group after the other."""
     place = tl.program_id(2) * tl.num_programs(1 - TILES) + tl.program_id(1 - TILES)
     return place // heads, place % heads
+
+
+@triton.jit
+def find_rows(cu_seqlens_ptr, b, total):
+    """The first row of a sequence and its end; cuts that fall or lie outside lead to none but the rows that there are."""
+    first = tl.minimum(tl.maximum(tl.load(cu_seqlens_ptr + b), 0), total)
+    return first, tl.maximum(tl.minimum(tl.load(cu_seqlens_ptr + b + 1), total), first)
 
 
 @triton.jit
@@ -133,21 +160,46 @@ def store_rows(ptr, stride, x, first, count, WIDTH: tl.constexpr):
 
 
 @triton.jit
+def clear_rows(
+    ptr, stride, b, sequences, offset, length, end, total, tile, tiles, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    WIDTH: tl.constexpr
+):  # fmt: skip
+    """Writes zeros where no sequence stands: each program of a sequence takes its share of the rows around it."""
+    zeros = tl.zeros([ROWS, COLUMNS], tl.float32)
+    # a sequence that is longer than told ends early; the last one has all rows behind it
+    end = tl.where(b + 1 == sequences, total, end)
+    for first in tl.range(offset + length + tile * ROWS, end, tiles * ROWS):
+        store_rows(ptr, stride, zeros, first, end, WIDTH)
+    # and the first one those before it
+    before = tl.where(b == 0, offset, 0)
+    for first in tl.range(tile * ROWS, before, tiles * ROWS):
+        store_rows(ptr, stride, zeros, first, before, WIDTH)
+
+
+@triton.jit
 def attend(
-    acc, m, l, q_tile, k_desc, v_desc, k_offset, kv_h, k_start, k_len, scale, q_pos, log_decay_base, log_decay_q,
-    log_decay_desc, log_decay_stride_token, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    acc, m, l, q_tile, k_desc, v_desc, k_offset, kv_h, k_start, k_len, scale, q_pos, log_decay_base,
+    log_decay_begin_q, log_decay_anchor, log_decay_q, log_decay_desc, log_decay_stride_token,
+    log_decay_stride_part, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     PRECISION: tl.constexpr, mixed, tail
 ):  # fmt: skip
     """Adds one tile of keys to the running softmax."""
     k_pos = k_start + tl.arange(0, BLOCK_N)
     k_tile = load_tile(k_desc, kv_h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_D)
     score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION) * scale  # [BLOCK_M, BLOCK_N]
-    log_decay_k = load_rows(log_decay_desc, log_decay_base, k_start, log_decay_stride_token, k_len, BLOCK_N)
-    score = score + log_decay_q[:, None] - log_decay_k[None, :]  # log_decay
+    log_decay_k = (
+        load_rows(log_decay_desc, log_decay_base, k_start, log_decay_stride_token, k_len, BLOCK_N)
+        - log_decay_anchor
+        + load_rows(
+            log_decay_desc, log_decay_base + log_decay_stride_part, k_start, log_decay_stride_token, k_len, BLOCK_N
+        )
+    )
+    score = score + (log_decay_q[:, None] - log_decay_k[None, :])  # log_decay
     v_tile = load_tile(v_desc, kv_h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_DV)
     if mixed:
         keep = (k_pos < k_len)[None, :]
         keep &= k_pos[None, :] <= q_pos[:, None]  # causal
+        keep &= log_decay_begin_q[:, None] <= k_pos[None, :]  # a document of log_decay
         score = tl.where(keep, score, float("-inf"))
     if tail:
         # the next sequence's values: 0 times a NaN would be NaN
@@ -162,12 +214,13 @@ def attend(
     return acc, m, l + sums_by_thread(p)
 
 
-@triton.jit(do_not_specialize=["Hq", "q_rows"])
+@triton.jit(do_not_specialize=["q_total", "max_seqlen_q", "k_total", "max_seqlen_k", "Hq", "sequences", "q_rows"])
 def forward(
     q_desc, k_desc, v_desc, log_decay_desc, out_ptr, lse_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, scale,
-    log_decay_ptr, Hq, q_rows, log_decay_stride_head, log_decay_stride_token, GROUP: tl.constexpr,
-    DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    PRECISION: tl.constexpr, TILES: tl.constexpr
+    log_decay_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k, Hq, sequences, q_rows, log_decay_stride_head,
+    log_decay_stride_token, log_decay_stride_part, GROUP: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr,
+    TILES: tl.constexpr
 ):  # fmt: skip
     """Attends from one tile of queries of one head."""
     # late rows tend to see more keys: they start first
@@ -175,12 +228,16 @@ def forward(
     b, h = find_head(Hq, TILES)
     kv_h = h // GROUP
     q_start = tile * BLOCK_M
-    q_offset = tl.load(cu_seqlens_q_ptr + b)
-    q_len = tl.load(cu_seqlens_q_ptr + b + 1) - q_offset
+    q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
+    q_len = tl.minimum(q_end - q_offset, max_seqlen_q)
     q_aligned = (q_offset // 4 + b) * 4
-    k_offset = tl.load(cu_seqlens_k_ptr + b)
-    k_len = tl.load(cu_seqlens_k_ptr + b + 1) - k_offset
+    k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
+    k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
     k_aligned = (k_offset // 4 + b) * 4
+    clear_rows(
+        out_ptr + tl.cast(h, tl.int64) * DV, Hq * DV, b, sequences, q_offset, q_len, q_end, q_total, tile,
+        tl.num_programs(TILES), BLOCK_M, BLOCK_DV, DV
+    )  # fmt: skip
     if q_start >= q_len:
         return
     q_first = q_start + (k_len - q_len)
@@ -188,13 +245,38 @@ def forward(
     row = q_start + tl.arange(0, BLOCK_M)
     q_pos = row + (k_len - q_len)
     log_decay_base = tl.cast(h, tl.int64) * log_decay_stride_head + k_aligned.to(tl.int64) * log_decay_stride_token
-    log_decay_q = load_vector(log_decay_ptr + log_decay_base, q_first, log_decay_stride_token, k_len, BLOCK_M)
+    log_decay_begin_q = load_vector(
+        log_decay_ptr + log_decay_base + 2 * log_decay_stride_part, q_first, log_decay_stride_token, k_len, BLOCK_M
+    ).to(tl.int32, bitcast=True)
+    log_decay_anchor = tl.load(
+        log_decay_ptr + log_decay_base + tl.maximum(q_first, 0).to(tl.int64) * log_decay_stride_token
+    )
+    log_decay_q = (
+        load_vector(log_decay_ptr + log_decay_base, q_first, log_decay_stride_token, k_len, BLOCK_M)
+        - log_decay_anchor
+        + load_vector(
+            log_decay_ptr + log_decay_base + log_decay_stride_part, q_first, log_decay_stride_token, k_len, BLOCK_M
+        )
+    )
 
     q_tile = load_tile(q_desc, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_D)
     acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     l = tl.zeros([BLOCK_M, 8], tl.float32)
     first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
+    first, full_first, full_last, last = in_documents(
+        log_decay_ptr + log_decay_base,
+        log_decay_stride_part,
+        log_decay_stride_token,
+        q_first,
+        q_last,
+        0,
+        first,
+        full_first,
+        full_last,
+        last,
+        BLOCK_N,
+    )
     if BLOCK_DV <= 128:
         # tiles before `inner` end within the sequence
         inner = tl.minimum(tl.maximum(k_len // BLOCK_N, first), last)
@@ -202,33 +284,34 @@ def forward(
             k_start = i * BLOCK_N
             acc, m, l = attend(
                 acc, m, l, q_tile, k_desc, v_desc, k_offset, kv_h, k_start, k_len, scale, q_pos, log_decay_base,
-                log_decay_q, log_decay_desc, log_decay_stride_token, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION,
-                mixed=True, tail=True
+                log_decay_begin_q, log_decay_anchor, log_decay_q, log_decay_desc, log_decay_stride_token,
+                log_decay_stride_part, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=True, tail=True
             )  # fmt: skip
         for j in tl.range(first, inner):
             i = first + inner - 1 - j  # from the diagonal back
             k_start = i * BLOCK_N
-            mixed = i >= full_last
+            mixed = (i < full_first) | (i >= full_last)
             acc, m, l = attend(
                 acc, m, l, q_tile, k_desc, v_desc, k_offset, kv_h, k_start, k_len, scale, q_pos, log_decay_base,
-                log_decay_q, log_decay_desc, log_decay_stride_token, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION,
-                mixed=mixed, tail=False
+                log_decay_begin_q, log_decay_anchor, log_decay_q, log_decay_desc, log_decay_stride_token,
+                log_decay_stride_part, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed, tail=False
             )  # fmt: skip
     else:
         # a branch between products of this width costs more than a loop that mixed tiles have to themselves
-        for i in tl.range(full_last, last):
-            k_start = i * BLOCK_N
+        left = full_first - first
+        for i in tl.range(0, left + last - full_last):
+            k_start = tl.where(i < left, first + i, full_last + i - left) * BLOCK_N
             acc, m, l = attend(
                 acc, m, l, q_tile, k_desc, v_desc, k_offset, kv_h, k_start, k_len, scale, q_pos, log_decay_base,
-                log_decay_q, log_decay_desc, log_decay_stride_token, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION,
-                mixed=True, tail=True
+                log_decay_begin_q, log_decay_anchor, log_decay_q, log_decay_desc, log_decay_stride_token,
+                log_decay_stride_part, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=True, tail=True
             )  # fmt: skip
         for i in tl.range(full_first, full_last):
             k_start = i * BLOCK_N
             acc, m, l = attend(
                 acc, m, l, q_tile, k_desc, v_desc, k_offset, kv_h, k_start, k_len, scale, q_pos, log_decay_base,
-                log_decay_q, log_decay_desc, log_decay_stride_token, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION,
-                mixed=False, tail=False
+                log_decay_begin_q, log_decay_anchor, log_decay_q, log_decay_desc, log_decay_stride_token,
+                log_decay_stride_part, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=False, tail=False
             )  # fmt: skip
 
     l = tl.sum(l, 1)
@@ -242,9 +325,9 @@ def forward(
 @triton.jit
 def learn_from_queries(
     dk, dv, log_decay_k_sum, k_tile, v_tile, q_desc, dout_desc, lse_desc, delta_desc, row_base, q_offset, h,
-    q_start, q_len, k_len, scale, k_pos, log_decay_base, log_decay_k, log_decay_desc, log_decay_stride_token,
-    log_decay_k_sum_ptr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    PRECISION: tl.constexpr, mixed, tail
+    q_start, q_len, k_len, scale, k_pos, log_decay_base, log_decay_end_k, log_decay_anchor, log_decay_k,
+    log_decay_desc, log_decay_stride_token, log_decay_stride_part, log_decay_k_sum_ptr, BLOCK_M: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, mixed, tail
 ):  # fmt: skip
     """Adds what one tile of queries teaches a tile of keys."""
     q_first = q_start + (k_len - q_len)
@@ -257,9 +340,15 @@ def learn_from_queries(
         q_tile = tl.where((row < q_len)[:, None], q_tile, 0.0)
         dout_tile = tl.where((row < q_len)[:, None], dout_tile, 0.0)
     score = tl.dot(k_tile, q_tile.T, input_precision=PRECISION) * scale  # [BLOCK_N, BLOCK_M]
-    log_decay_q = load_rows(log_decay_desc, log_decay_base, q_first, log_decay_stride_token, k_len, BLOCK_M)
+    log_decay_q = (
+        load_rows(log_decay_desc, log_decay_base, q_first, log_decay_stride_token, k_len, BLOCK_M)
+        - log_decay_anchor
+        + load_rows(
+            log_decay_desc, log_decay_base + log_decay_stride_part, q_first, log_decay_stride_token, k_len, BLOCK_M
+        )
+    )
     # log_decay
-    score = score + log_decay_q[None, :] - log_decay_k[:, None]
+    score = score + (log_decay_q[None, :] - log_decay_k[:, None])
     lse = load_rows(lse_desc, row_base, q_start, 1, q_len, BLOCK_M)
     delta = load_rows(delta_desc, row_base, q_start, 1, q_len, BLOCK_M)
     dp = tl.dot(v_tile, dout_tile.T, input_precision=PRECISION)
@@ -268,6 +357,7 @@ def learn_from_queries(
         delta = tl.where(row < q_len, delta, 0.0)
         keep = (row < q_len)[None, :]
         keep &= k_pos[:, None] <= q_pos[None, :]  # causal
+        keep &= q_pos[None, :] < log_decay_end_k[:, None]  # a document of log_decay
         p = tl.where(keep, p, 0.0)
     dv = add_product(dv, p.to(dout_tile.dtype), dout_tile, PRECISION)  # [BLOCK_N, BLOCK_DV]
     ds = p * (dp - delta[None, :])
@@ -277,25 +367,35 @@ def learn_from_queries(
     return dk, dv, log_decay_k_sum
 
 
-@triton.jit(do_not_specialize=["Hq", "q_rows", "k_rows"])
+@triton.jit(
+    do_not_specialize=["q_total", "max_seqlen_q", "k_total", "max_seqlen_k", "Hq", "sequences", "q_rows", "k_rows"]
+)
 def backward_dkv(
     q_desc, k_desc, v_desc, dout_desc, lse_desc, delta_desc, log_decay_desc, dk_ptr, dv_ptr, cu_seqlens_q_ptr,
-    cu_seqlens_k_ptr, scale, log_decay_ptr, log_decay_k_sum_ptr, Hq, q_rows, k_rows, log_decay_stride_head,
-    log_decay_stride_token, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr,
-    TILES: tl.constexpr
+    cu_seqlens_k_ptr, scale, log_decay_ptr, log_decay_k_sum_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k, Hq,
+    sequences, q_rows, k_rows, log_decay_stride_head, log_decay_stride_token, log_decay_stride_part,
+    GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, TILES: tl.constexpr
 ):  # fmt: skip
     """The gradients of one tile of keys and values of one head, summed over the query heads that read it."""
     tile = tl.program_id(TILES)
     Hkv = Hq // GROUP
     b, kv_h = find_head(Hkv, TILES)
     k_start = tile * BLOCK_N
-    q_offset = tl.load(cu_seqlens_q_ptr + b)
-    q_len = tl.load(cu_seqlens_q_ptr + b + 1) - q_offset
+    q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
+    q_len = tl.minimum(q_end - q_offset, max_seqlen_q)
     q_aligned = (q_offset // 4 + b) * 4
-    k_offset = tl.load(cu_seqlens_k_ptr + b)
-    k_len = tl.load(cu_seqlens_k_ptr + b + 1) - k_offset
+    k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
+    k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
     k_aligned = (k_offset // 4 + b) * 4
+    clear_rows(
+        dk_ptr + tl.cast(kv_h, tl.int64) * D, Hkv * D, b, sequences, k_offset, k_len, k_end, k_total, tile,
+        tl.num_programs(TILES), BLOCK_N, BLOCK_D, D
+    )  # fmt: skip
+    clear_rows(
+        dv_ptr + tl.cast(kv_h, tl.int64) * DV, Hkv * DV, b, sequences, k_offset, k_len, k_end, k_total,
+        tile, tl.num_programs(TILES), BLOCK_N, BLOCK_DV, DV
+    )  # fmt: skip
     if k_start >= k_len:
         return
     k_first = k_start
@@ -306,12 +406,37 @@ def backward_dkv(
     v_tile = load_tile(v_desc, kv_h, k_offset + k_start, k_offset + k_len, BLOCK_N, BLOCK_DV)
     dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     dv = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
-    first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, k_len, BLOCK_M)
     for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
         row_base = tl.cast(h, tl.int64) * q_rows + q_aligned
         log_decay_base = tl.cast(h, tl.int64) * log_decay_stride_head + k_aligned.to(tl.int64) * log_decay_stride_token
-        log_decay_k = load_vector(log_decay_ptr + log_decay_base, k_start, log_decay_stride_token, k_len, BLOCK_N)
+        log_decay_end_k = load_vector(
+            log_decay_ptr + log_decay_base + 3 * log_decay_stride_part, k_start, log_decay_stride_token, k_len, BLOCK_N
+        ).to(tl.int32, bitcast=True)
+        log_decay_anchor = tl.load(
+            log_decay_ptr + log_decay_base + tl.maximum(k_first, 0).to(tl.int64) * log_decay_stride_token
+        )
+        log_decay_k = (
+            load_vector(log_decay_ptr + log_decay_base, k_start, log_decay_stride_token, k_len, BLOCK_N)
+            - log_decay_anchor
+            + load_vector(
+                log_decay_ptr + log_decay_base + log_decay_stride_part, k_start, log_decay_stride_token, k_len, BLOCK_N
+            )
+        )
         log_decay_k_sum = tl.zeros([BLOCK_N], tl.float32)
+        first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, k_len, BLOCK_M)
+        first, full_first, full_last, last = in_documents(
+            log_decay_ptr + log_decay_base,
+            log_decay_stride_part,
+            log_decay_stride_token,
+            k_first,
+            k_last,
+            k_len - q_len,
+            first,
+            full_first,
+            full_last,
+            last,
+            BLOCK_M,
+        )
         # tiles before `inner` end within the sequence
         inner = tl.minimum(tl.maximum(q_len // BLOCK_M, first), last)
         for i in tl.range(first, inner):
@@ -319,17 +444,17 @@ def backward_dkv(
             mixed = (i < full_first) | (i >= full_last)
             dk, dv, log_decay_k_sum = learn_from_queries(
                 dk, dv, log_decay_k_sum, k_tile, v_tile, q_desc, dout_desc, lse_desc, delta_desc, row_base,
-                q_offset, h, q_start, q_len, k_len, scale, k_pos, log_decay_base, log_decay_k, log_decay_desc,
-                log_decay_stride_token, log_decay_k_sum_ptr, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed,
-                tail=False
+                q_offset, h, q_start, q_len, k_len, scale, k_pos, log_decay_base, log_decay_end_k, log_decay_anchor,
+                log_decay_k, log_decay_desc, log_decay_stride_token, log_decay_stride_part, log_decay_k_sum_ptr,
+                BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed, tail=False
             )  # fmt: skip
         for i in tl.range(inner, last, num_stages=1):
             q_start = i * BLOCK_M
             dk, dv, log_decay_k_sum = learn_from_queries(
                 dk, dv, log_decay_k_sum, k_tile, v_tile, q_desc, dout_desc, lse_desc, delta_desc, row_base,
-                q_offset, h, q_start, q_len, k_len, scale, k_pos, log_decay_base, log_decay_k, log_decay_desc,
-                log_decay_stride_token, log_decay_k_sum_ptr, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, mixed=True,
-                tail=True
+                q_offset, h, q_start, q_len, k_len, scale, k_pos, log_decay_base, log_decay_end_k, log_decay_anchor,
+                log_decay_k, log_decay_desc, log_decay_stride_token, log_decay_stride_part, log_decay_k_sum_ptr,
+                BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, mixed=True, tail=True
             )  # fmt: skip
         if log_decay_k_sum_ptr is not None:
             tl.store(
@@ -346,8 +471,9 @@ def backward_dkv(
 @triton.jit
 def learn_from_keys(
     dq, log_decay_q_sum, q_tile, dout_tile, lse, delta, k_desc, v_desc, k_offset, kv_h, k_start, k_len, scale,
-    q_pos, log_decay_base, log_decay_q, log_decay_desc, log_decay_stride_token, log_decay_q_sum_ptr,
-    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, mixed, tail
+    q_pos, log_decay_base, log_decay_begin_q, log_decay_anchor, log_decay_q, log_decay_desc,
+    log_decay_stride_token, log_decay_stride_part, log_decay_q_sum_ptr, BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, mixed, tail
 ):  # fmt: skip
     """Adds what one tile of keys teaches a tile of queries."""
     k_pos = k_start + tl.arange(0, BLOCK_N)
@@ -358,14 +484,21 @@ def learn_from_keys(
         k_tile = tl.where((k_pos < k_len)[:, None], k_tile, 0.0)
         v_tile = tl.where((k_pos < k_len)[:, None], v_tile, 0.0)
     score = tl.dot(q_tile, k_tile.T, input_precision=PRECISION) * scale  # [BLOCK_M, BLOCK_N]
-    log_decay_k = load_rows(log_decay_desc, log_decay_base, k_start, log_decay_stride_token, k_len, BLOCK_N)
+    log_decay_k = (
+        load_rows(log_decay_desc, log_decay_base, k_start, log_decay_stride_token, k_len, BLOCK_N)
+        - log_decay_anchor
+        + load_rows(
+            log_decay_desc, log_decay_base + log_decay_stride_part, k_start, log_decay_stride_token, k_len, BLOCK_N
+        )
+    )
     # log_decay
-    score = score + log_decay_q[:, None] - log_decay_k[None, :]
+    score = score + (log_decay_q[:, None] - log_decay_k[None, :])
     dp = tl.dot(dout_tile, v_tile.T, input_precision=PRECISION)
     p = tl.exp2(score * LOG2E - lse[:, None])
     if mixed:
         keep = (k_pos < k_len)[None, :]
         keep &= k_pos[None, :] <= q_pos[:, None]  # causal
+        keep &= log_decay_begin_q[:, None] <= k_pos[None, :]  # a document of log_decay
         p = tl.where(keep, p, 0.0)
     ds = p * (dp - delta[:, None])
     if log_decay_q_sum_ptr is not None:
@@ -374,13 +507,15 @@ def learn_from_keys(
     return dq, log_decay_q_sum
 
 
-@triton.jit(do_not_specialize=["Hq", "q_rows", "k_rows"])
+@triton.jit(
+    do_not_specialize=["q_total", "max_seqlen_q", "k_total", "max_seqlen_k", "Hq", "sequences", "q_rows", "k_rows"]
+)
 def backward_dq(
     q_desc, k_desc, v_desc, out_desc, dout_desc, log_decay_desc, dq_ptr, lse_ptr, dlse_ptr, delta_ptr,
-    cu_seqlens_q_ptr, cu_seqlens_k_ptr, scale, log_decay_ptr, log_decay_q_sum_ptr, Hq, q_rows, k_rows,
-    log_decay_stride_head, log_decay_stride_token, GROUP: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr,
-    TILES: tl.constexpr
+    cu_seqlens_q_ptr, cu_seqlens_k_ptr, scale, log_decay_ptr, log_decay_q_sum_ptr, q_total, max_seqlen_q, k_total,
+    max_seqlen_k, Hq, sequences, q_rows, k_rows, log_decay_stride_head, log_decay_stride_token,
+    log_decay_stride_part, GROUP: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, TILES: tl.constexpr
 ):  # fmt: skip
     """The gradient of one tile of queries of one head, and delta, what the softmax takes off every score's gradient."""
     # late rows tend to see more keys: they start first
@@ -388,12 +523,16 @@ def backward_dq(
     b, h = find_head(Hq, TILES)
     kv_h = h // GROUP
     q_start = tile * BLOCK_M
-    q_offset = tl.load(cu_seqlens_q_ptr + b)
-    q_len = tl.load(cu_seqlens_q_ptr + b + 1) - q_offset
+    q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
+    q_len = tl.minimum(q_end - q_offset, max_seqlen_q)
     q_aligned = (q_offset // 4 + b) * 4
-    k_offset = tl.load(cu_seqlens_k_ptr + b)
-    k_len = tl.load(cu_seqlens_k_ptr + b + 1) - k_offset
+    k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
+    k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
     k_aligned = (k_offset // 4 + b) * 4
+    clear_rows(
+        dq_ptr + tl.cast(h, tl.int64) * D, Hq * D, b, sequences, q_offset, q_len, q_end, q_total, tile,
+        tl.num_programs(TILES), BLOCK_M, BLOCK_D, D
+    )  # fmt: skip
     if q_start >= q_len:
         return
     q_first = q_start + (k_len - q_len)
@@ -401,7 +540,19 @@ def backward_dq(
     row = q_start + tl.arange(0, BLOCK_M)
     q_pos = row + (k_len - q_len)
     log_decay_base = tl.cast(h, tl.int64) * log_decay_stride_head + k_aligned.to(tl.int64) * log_decay_stride_token
-    log_decay_q = load_vector(log_decay_ptr + log_decay_base, q_first, log_decay_stride_token, k_len, BLOCK_M)
+    log_decay_begin_q = load_vector(
+        log_decay_ptr + log_decay_base + 2 * log_decay_stride_part, q_first, log_decay_stride_token, k_len, BLOCK_M
+    ).to(tl.int32, bitcast=True)
+    log_decay_anchor = tl.load(
+        log_decay_ptr + log_decay_base + tl.maximum(q_first, 0).to(tl.int64) * log_decay_stride_token
+    )
+    log_decay_q = (
+        load_vector(log_decay_ptr + log_decay_base, q_first, log_decay_stride_token, k_len, BLOCK_M)
+        - log_decay_anchor
+        + load_vector(
+            log_decay_ptr + log_decay_base + log_decay_stride_part, q_first, log_decay_stride_token, k_len, BLOCK_M
+        )
+    )
 
     q_tile = load_tile(q_desc, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_D)
     dout_tile = load_tile(dout_desc, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_DV)
@@ -416,22 +567,37 @@ def backward_dq(
     dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     log_decay_q_sum = tl.zeros([BLOCK_M], tl.float32)
     first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
+    first, full_first, full_last, last = in_documents(
+        log_decay_ptr + log_decay_base,
+        log_decay_stride_part,
+        log_decay_stride_token,
+        q_first,
+        q_last,
+        0,
+        first,
+        full_first,
+        full_last,
+        last,
+        BLOCK_N,
+    )
     # tiles before `inner` end within the sequence
     inner = tl.minimum(tl.maximum(k_len // BLOCK_N, first), last)
     for i in tl.range(inner, last):
         k_start = i * BLOCK_N
         dq, log_decay_q_sum = learn_from_keys(
             dq, log_decay_q_sum, q_tile, dout_tile, lse, delta, k_desc, v_desc, k_offset, kv_h, k_start, k_len,
-            scale, q_pos, log_decay_base, log_decay_q, log_decay_desc, log_decay_stride_token,
-            log_decay_q_sum_ptr, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=True, tail=True
+            scale, q_pos, log_decay_base, log_decay_begin_q, log_decay_anchor, log_decay_q, log_decay_desc,
+            log_decay_stride_token, log_decay_stride_part, log_decay_q_sum_ptr, BLOCK_N, BLOCK_D, BLOCK_DV,
+            PRECISION, mixed=True, tail=True
         )  # fmt: skip
     for i in tl.range(first, inner):
         k_start = i * BLOCK_N
-        mixed = i >= full_last
+        mixed = (i < full_first) | (i >= full_last)
         dq, log_decay_q_sum = learn_from_keys(
             dq, log_decay_q_sum, q_tile, dout_tile, lse, delta, k_desc, v_desc, k_offset, kv_h, k_start, k_len,
-            scale, q_pos, log_decay_base, log_decay_q, log_decay_desc, log_decay_stride_token,
-            log_decay_q_sum_ptr, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed, tail=False
+            scale, q_pos, log_decay_base, log_decay_begin_q, log_decay_anchor, log_decay_q, log_decay_desc,
+            log_decay_stride_token, log_decay_stride_part, log_decay_q_sum_ptr, BLOCK_N, BLOCK_D, BLOCK_DV,
+            PRECISION, mixed=mixed, tail=False
         )  # fmt: skip
 
     first_row = q_offset.to(tl.int64) * Hq + h
@@ -444,25 +610,75 @@ def backward_dq(
         )
 
 
-@triton.jit(do_not_specialize=["total", "heads"])
+@triton.jit
+def later(a, b):
+    """The greater of two places."""
+    return tl.maximum(a, b)
+
+
+@triton.jit
+def last_of(x):
+    """The last value of a vector."""
+    return tl.sum(tl.where(tl.arange(0, x.shape[0]) == x.shape[0] - 1, x, 0))
+
+
+@triton.jit(do_not_specialize=["rows", "total", "heads"])
 def scan(
-    x_ptr, sums_ptr, cu_seqlens_ptr, x_stride_head, x_stride_token, total, heads, REVERSE: tl.constexpr,
+    x_ptr, sums_ptr, cu_seqlens_ptr, x_stride_head, x_stride_token, rows, total, heads, RESET: tl.constexpr,
     BLOCK: tl.constexpr
 ):  # fmt: skip
-    """Cumulative sums over the tokens of one head of one sequence, in float32; from the end where REVERSE."""
+    """Cumulative sums over the tokens of one head of one sequence; what is no more than RESET begins a document.
+
+    Four parts are written one behind the other: sums, what rounding to float32 left of them, where each token's document
+    begins, and where it ends.
+    """
     b, h = tl.program_id(0) // heads, tl.program_id(0) % heads
-    offset = tl.load(cu_seqlens_ptr + b)
-    count = tl.load(cu_seqlens_ptr + b + 1) - offset
+    offset, end = find_rows(cu_seqlens_ptr, b, rows)
+    count = end - offset
     aligned = (offset // 4 + b) * 4
-    # gradients come from where the sums went to
-    first, first_sum = (aligned, offset) if REVERSE else (offset, aligned)
-    x_ptr += h.to(tl.int64) * x_stride_head + first.to(tl.int64) * x_stride_token
-    sums_ptr += h.to(tl.int64) * total + first_sum
-    carry = 0.0
+    x_ptr += h.to(tl.int64) * x_stride_head + offset.to(tl.int64) * x_stride_token
+    sums_ptr += h.to(tl.int64) * 4 * total + aligned
+    carry, first = tl.full([], 0.0, tl.float64), 0
     for start in tl.range(0, count, BLOCK):
         token = start + tl.arange(0, BLOCK)
-        token = count - 1 - token if REVERSE else token
-        inside = (token >= 0) & (token < count)
-        x = tl.load(x_ptr + token.to(tl.int64) * x_stride_token, mask=inside, other=0.0).to(tl.float32)
-        tl.store(sums_ptr + token, tl.cumsum(x, 0) + carry, mask=inside)
-        carry += tl.sum(x, 0)
+        x = tl.load(x_ptr + token.to(tl.int64) * x_stride_token, mask=token < count, other=0.0).to(tl.float64)
+        sums = carry + tl.cumsum(tl.where(x <= RESET, 0.0, x), 0)
+        rounded = sums.to(tl.float32)
+        tl.store(sums_ptr + token, rounded, mask=token < count)
+        tl.store(sums_ptr + total + token, (sums - rounded.to(tl.float64)).to(tl.float32), mask=token < count)
+        begin = tl.maximum(tl.associative_scan(tl.where(x <= RESET, token, 0), 0, later), first)
+        tl.store(sums_ptr + 2 * total + token, begin.to(tl.float32, bitcast=True), mask=token < count)
+        carry, first = last_of(sums), last_of(begin)
+    # from the end back: behind how many tokens the next document begins
+    behind = 0
+    for start in tl.range(0, count, BLOCK):
+        place = start + tl.arange(0, BLOCK)
+        token = count - 1 - place
+        after = tl.load(x_ptr + (token.to(tl.int64) + 1) * x_stride_token, mask=(token >= 0) & (place > 0), other=0.0)
+        found = tl.maximum(tl.associative_scan(tl.where(after <= RESET, place, 0), 0, later), behind)
+        tl.store(sums_ptr + 3 * total + token, (count - found).to(tl.float32, bitcast=True), mask=token >= 0)
+        behind = last_of(found)
+
+
+@triton.jit(do_not_specialize=["rows", "total", "heads"])
+def scan_back(
+    x_ptr, dsums_ptr, dx_ptr, cu_seqlens_ptr, x_stride_head, x_stride_token, rows, total, heads,
+    RESET: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """The gradient of what was summed up: of each token the sum over those from it on."""
+    b, h = tl.program_id(0) // heads, tl.program_id(0) % heads
+    offset, end = find_rows(cu_seqlens_ptr, b, rows)
+    count = end - offset
+    aligned = (offset // 4 + b) * 4
+    x_ptr += h.to(tl.int64) * x_stride_head + offset.to(tl.int64) * x_stride_token
+    dsums_ptr += h.to(tl.int64) * total + aligned
+    dx_ptr += h.to(tl.int64) * rows + offset
+    carry = tl.full([], 0.0, tl.float64)
+    for start in tl.range(0, count, BLOCK):
+        token = count - 1 - start - tl.arange(0, BLOCK)
+        dsums = tl.load(dsums_ptr + token, mask=token >= 0, other=0.0).to(tl.float64)
+        dx = carry + tl.cumsum(dsums, 0)
+        # what begins a document adds nothing
+        x = tl.load(x_ptr + token.to(tl.int64) * x_stride_token, mask=token >= 0, other=0.0)
+        tl.store(dx_ptr + token, tl.where(x <= RESET, 0.0, dx).to(dx_ptr.dtype.element_ty), mask=token >= 0)
+        carry = last_of(dx)

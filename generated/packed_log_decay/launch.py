@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  10531ad3195d32c3
-#   text hash     1d062040332442a0
+#   content hash  ff343a064f5fa1f1
+#   text hash     ae428b8de0ce0cc5
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 
@@ -78,19 +78,19 @@ SINGLE = {
 
 def attend(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, log_decay, scale):
     """Out and LSE of checked arguments, the LSE as kernels want it: in log2 units, inf for a row without keys."""
-    log_decay = _scan(log_decay.permute(1, 0), cu_seqlens_k, _aligned(k.shape[0], cu_seqlens_k), False)
-    return _attend(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, log_decay, scale)
+    out, lse, *_ = _attend(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, log_decay, scale)
+    return out, lse
 
 
-def natural(lse, count, cu_seqlens):
-    """The LSE as users know it: of as many rows, one after the other."""
+def natural(lse, count, cu_seqlens, longest):
+    """The LSE as users know it: of as many rows, one after the other; -inf for those that no sequence has."""
     row = torch.arange(count, device=lse.device, dtype=cu_seqlens.dtype)
     b = torch.searchsorted(cu_seqlens, row, right=True, out_int32=True) - 1
-    first = cu_seqlens[b]
+    first = cu_seqlens[b].clamp(min=0)
+    there = (b >= 0) & (b < cu_seqlens.shape[0] - 1) & (row - first < longest)
     place = row - first + (first // 4 + b) * 4
-    # rows behind the last sequence have no place
     lse = lse.index_select(1, place.clamp(0, lse.shape[1] - 1))
-    return torch.where(lse == float("inf"), float("-inf"), lse / LOG2E)
+    return torch.where(there & (lse != float("inf")), lse / LOG2E, float("-inf"))
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -159,29 +159,36 @@ def _attend(
     max_seqlen_k: int,
     log_decay: torch.Tensor,
     scale: float,
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     out, lse = _outputs(q, v, cu_seqlens_q)
-    if out.numel() == 0 or k.numel() == 0:
-        return out.zero_(), lse.fill_(float("inf"))
+    if 0 in (out.numel(), k.numel(), max_seqlen_q, max_seqlen_k, cu_seqlens_q.shape[0] - 1):
+        return out.zero_(), lse.fill_(float("inf")), _empty_sums(log_decay.permute(1, 0), cu_seqlens_k)
     shapes = _Shapes.of("attend", q, k, v, cu_seqlens_q, cu_seqlens_k, log_decay, max_seqlen_q, max_seqlen_k)
     q, k, v = shapes.readable(q, k, v)
+    log_decay_sums = _sums(log_decay.permute(1, 0), cu_seqlens_k, -4096.0)
 
     def launch(block_m, block_n, warps, stages):
         _launch(
             shapes,
             kernels.forward,
             (block_m, block_n),
-            (q, k, v, log_decay, out, lse, cu_seqlens_q, cu_seqlens_k, float(scale), log_decay),
+            (q, k, v, log_decay_sums, out, lse, cu_seqlens_q, cu_seqlens_k, float(scale), log_decay_sums),
             grid=lambda: _in_groups((cu_seqlens_q.shape[0] - 1) * q.shape[-2], _cdiv(max_seqlen_q, block_m), k, v),
             known=lambda: dict(
                 q_desc=_tiles(q, block_m),
                 k_desc=_tiles(k, block_n),
                 v_desc=_tiles(v, block_n),
-                log_decay_desc=_values(log_decay, block_n),
+                log_decay_desc=_values(log_decay_sums, block_n),
+                q_total=q.shape[0],
+                max_seqlen_q=max_seqlen_q,
+                k_total=k.shape[0],
+                max_seqlen_k=max_seqlen_k,
                 Hq=q.shape[-2],
+                sequences=cu_seqlens_q.shape[0] - 1,
                 q_rows=lse.shape[-1],
-                log_decay_stride_head=_stride(log_decay, 0),
-                log_decay_stride_token=_stride(log_decay, 1),
+                log_decay_stride_head=_stride(log_decay_sums, -3),
+                log_decay_stride_token=_stride(log_decay_sums, -1),
+                log_decay_stride_part=log_decay_sums.stride(-2),
                 GROUP=q.shape[-2] // k.shape[-2],
                 DV=v.shape[-1],
                 BLOCK_M=block_m,
@@ -196,7 +203,7 @@ def _attend(
         )
 
     _run(shapes, "forward", launch, q, v)
-    return out, lse
+    return out, lse, log_decay_sums
 
 
 def _outputs(q, v, cu_seqlens_q):
@@ -208,7 +215,7 @@ def _outputs(q, v, cu_seqlens_q):
 
 @_attend.register_fake
 def _(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, log_decay, scale):
-    return _outputs(q, v, cu_seqlens_q)
+    return *_outputs(q, v, cu_seqlens_q), _empty_sums(log_decay.permute(1, 0), cu_seqlens_k)
 
 
 @_Operator
@@ -227,8 +234,9 @@ def _differentiate(
     max_seqlen_k: int,
     log_decay: torch.Tensor,
     scale: float,
+    log_decay_sums: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    if out.numel() == 0 or k.numel() == 0:
+    if 0 in (out.numel(), k.numel(), max_seqlen_q, max_seqlen_k, cu_seqlens_q.shape[0] - 1):
         gradients = _gradients(wanted, q, k, v, log_decay)
         return tuple(x.zero_() for x in gradients)
     dq, dk, dv = gradients = _gradients(wanted, q, k, v)
@@ -256,7 +264,7 @@ def _differentiate(
     delta = torch.empty_like(lse)
 
     dq = dq if wanted[0] else _like(q)
-    log_decay_q_sum = lse.new_zeros(q.shape[1], log_decay.shape[-1]) if wanted[3] and dlse is not None else None
+    log_decay_q_sum = lse.new_zeros(q.shape[1], log_decay_sums.shape[-1]) if wanted[3] and dlse is not None else None
 
     def launch(block_m, block_n, warps, stages):
         _launch(
@@ -269,7 +277,7 @@ def _differentiate(
                 v,
                 out,
                 dout,
-                log_decay,
+                log_decay_sums,
                 dq,
                 lse,
                 dlse,
@@ -277,7 +285,7 @@ def _differentiate(
                 cu_seqlens_q,
                 cu_seqlens_k,
                 float(scale),
-                log_decay,
+                log_decay_sums,
                 log_decay_q_sum,
             ),
             grid=lambda: _in_groups((cu_seqlens_q.shape[0] - 1) * q.shape[-2], _cdiv(max_seqlen_q, block_m), k, v),
@@ -287,12 +295,18 @@ def _differentiate(
                 v_desc=_tiles(v, block_n),
                 out_desc=_tiles(out, block_m),
                 dout_desc=_tiles(dout, block_m),
-                log_decay_desc=_values(log_decay, block_n),
+                log_decay_desc=_values(log_decay_sums, block_n),
+                q_total=q.shape[0],
+                max_seqlen_q=max_seqlen_q,
+                k_total=k.shape[0],
+                max_seqlen_k=max_seqlen_k,
                 Hq=q.shape[-2],
+                sequences=cu_seqlens_q.shape[0] - 1,
                 q_rows=lse.shape[-1],
-                k_rows=log_decay.shape[-1],
-                log_decay_stride_head=_stride(log_decay, 0),
-                log_decay_stride_token=_stride(log_decay, 1),
+                k_rows=log_decay_sums.shape[-1],
+                log_decay_stride_head=_stride(log_decay_sums, -3),
+                log_decay_stride_token=_stride(log_decay_sums, -1),
+                log_decay_stride_part=log_decay_sums.stride(-2),
                 GROUP=q.shape[-2] // k.shape[-2],
                 D=q.shape[-1],
                 BLOCK_M=block_m,
@@ -311,7 +325,7 @@ def _differentiate(
     if wanted[1] or wanted[2] or wanted[3]:
         dk = dk if wanted[1] else _like(k)
         dv = dv if wanted[2] else _like(v)
-        log_decay_k_sum = lse.new_zeros(q.shape[1], log_decay.shape[-1]) if wanted[3] else None
+        log_decay_k_sum = lse.new_zeros(q.shape[1], log_decay_sums.shape[-1]) if wanted[3] else None
 
         def launch(block_m, block_n, warps, stages):
             _launch(
@@ -325,13 +339,13 @@ def _differentiate(
                     dout,
                     lse,
                     delta,
-                    log_decay,
+                    log_decay_sums,
                     dk,
                     dv,
                     cu_seqlens_q,
                     cu_seqlens_k,
                     float(scale),
-                    log_decay,
+                    log_decay_sums,
                     log_decay_k_sum,
                 ),
                 grid=lambda: _in_groups(
@@ -344,12 +358,18 @@ def _differentiate(
                     dout_desc=_tiles(dout, block_m),
                     lse_desc=_values(lse, block_m),
                     delta_desc=_values(delta, block_m),
-                    log_decay_desc=_values(log_decay, block_m if level else None),
+                    log_decay_desc=_values(log_decay_sums, block_m if level else None),
+                    q_total=q.shape[0],
+                    max_seqlen_q=max_seqlen_q,
+                    k_total=k.shape[0],
+                    max_seqlen_k=max_seqlen_k,
                     Hq=q.shape[-2],
+                    sequences=cu_seqlens_q.shape[0] - 1,
                     q_rows=lse.shape[-1],
-                    k_rows=log_decay.shape[-1],
-                    log_decay_stride_head=_stride(log_decay, 0),
-                    log_decay_stride_token=_stride(log_decay, 1),
+                    k_rows=log_decay_sums.shape[-1],
+                    log_decay_stride_head=_stride(log_decay_sums, -3),
+                    log_decay_stride_token=_stride(log_decay_sums, -1),
+                    log_decay_stride_part=log_decay_sums.stride(-2),
                     GROUP=q.shape[-2] // k.shape[-2],
                     D=q.shape[-1],
                     DV=v.shape[-1],
@@ -369,7 +389,13 @@ def _differentiate(
     if wanted[3]:
         # what all scores of a row share moves nothing but its LSE
         total = log_decay_k_sum if dlse is None else log_decay_q_sum + log_decay_k_sum
-        gradients[3] = total.sum_to_size(log_decay.shape).to(log_decay.dtype)
+        total = _summed_back(
+            total.sum_to_size(log_decay_sums[..., 0, :].shape).contiguous(),
+            log_decay.permute(1, 0),
+            cu_seqlens_k,
+            -4096.0,
+        )
+        gradients[3] = total.permute(1, 0)
     return tuple(gradients)
 
 
@@ -378,7 +404,23 @@ def _gradients(wanted, *tensors):
 
 
 @_differentiate.register_fake
-def _(out, lse, dout, dlse, wanted, q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, log_decay, scale):
+def _(
+    out,
+    lse,
+    dout,
+    dlse,
+    wanted,
+    q,
+    k,
+    v,
+    cu_seqlens_q,
+    cu_seqlens_k,
+    max_seqlen_q,
+    max_seqlen_k,
+    log_decay,
+    scale,
+    log_decay_sums,
+):
     return tuple(_gradients(wanted, q, k, v, log_decay))
 
 
@@ -391,20 +433,34 @@ _differentiate.register_autograd(_refuse, setup_context=lambda ctx, inputs, outp
 
 def _keep(ctx, inputs, output):
     q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, log_decay, scale = inputs
-    out, lse = output
+    out, lse, log_decay_sums = output
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(out, lse, q, k, v, cu_seqlens_q, cu_seqlens_k, log_decay)
+    ctx.save_for_backward(out, lse, q, k, v, cu_seqlens_q, cu_seqlens_k, log_decay, log_decay_sums)
     ctx.numbers = max_seqlen_q, max_seqlen_k, scale
 
 
-def _backward(ctx, dout, dlse):
-    out, lse, q, k, v, cu_seqlens_q, cu_seqlens_k, log_decay = ctx.saved_tensors
+def _backward(ctx, dout, dlse, *_):
+    out, lse, q, k, v, cu_seqlens_q, cu_seqlens_k, log_decay, log_decay_sums = ctx.saved_tensors
     max_seqlen_q, max_seqlen_k, scale = ctx.numbers
     if dout is None:
         dout = torch.zeros_like(out)
     wanted = [ctx.needs_input_grad[i] for i in (0, 1, 2, 7)]
     gradients = _differentiate(
-        out, lse, dout, dlse, wanted, q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, log_decay, scale
+        out,
+        lse,
+        dout,
+        dlse,
+        wanted,
+        q,
+        k,
+        v,
+        cu_seqlens_q,
+        cu_seqlens_k,
+        max_seqlen_q,
+        max_seqlen_k,
+        log_decay,
+        scale,
+        log_decay_sums,
     )
     found = [None] * len(ctx.needs_input_grad)
     for i, need, gradient in zip((0, 1, 2, 7), wanted, gradients):
@@ -415,47 +471,56 @@ def _backward(ctx, dout, dlse):
 _attend.register_autograd(_backward, setup_context=_keep)
 
 
-@_Operator
-def _scan(x: torch.Tensor, cu_seqlens_k: torch.Tensor, tokens: int, reverse: bool) -> torch.Tensor:
-    sums = x.new_empty(*x.shape[:-1], tokens, dtype=torch.float32)
-    if sums.numel():
-        block = 64 if INTERPRETED else 1024
-        shapes = _Shapes.of("scan", x, cu_seqlens_k, tokens, reverse)
-        _launch(
-            shapes,
-            kernels.scan,
-            (block,),
-            (x, sums, cu_seqlens_k),
-            grid=lambda: ((cu_seqlens_k.shape[0] - 1) * x.shape[-2],),
-            known=lambda: dict(
-                x_stride_head=x.stride(0),
-                x_stride_token=x.stride(1),
-                total=tokens,
-                heads=x.shape[-2],
-                REVERSE=reverse,
-                BLOCK=block,
-            ),
-        )
+def _empty_sums(x, cu_seqlens_k):
+    """Room for the four parts of x's running sums; each sequence begins at a multiple of 4."""
+    *lead, tokens = x.shape
+    return x.new_empty(*lead, 4, _aligned(tokens, cu_seqlens_k), dtype=torch.float32)
+
+
+def _sums(x, cu_seqlens_k, reset):
+    """The running sums of x over its last axis, as kernels read them; what is no more than `reset` begins a document."""
+    sums, block = _empty_sums(x, cu_seqlens_k), 64 if INTERPRETED else 1024
+    shapes = _Shapes.of("scan", x, cu_seqlens_k, reset)
+    _launch(
+        shapes,
+        kernels.scan,
+        (block,),
+        (x, sums, cu_seqlens_k),
+        grid=lambda: ((cu_seqlens_k.shape[0] - 1) * x.shape[-2],),
+        known=lambda: dict(
+            x_stride_head=x.stride(0),
+            x_stride_token=x.stride(1),
+            rows=x.shape[-1],
+            total=sums.shape[-1],
+            heads=x.shape[-2],
+            RESET=reset,
+            BLOCK=block,
+        ),
+    )
     return sums
 
 
-@_scan.register_fake
-def _(x, cu_seqlens_k, tokens, reverse):
-    return x.new_empty(*x.shape[:-1], tokens, dtype=torch.float32)
-
-
-def _keep_scan(ctx, inputs, output):
-    x, cu_seqlens_k, _, ctx.reverse = inputs
-    ctx.save_for_backward(cu_seqlens_k)
-    ctx.tokens = x.shape[-1]
-    ctx.dtype = x.dtype
-
-
-def _scan_back(ctx, grad):
-    return _scan(grad, *ctx.saved_tensors, ctx.tokens, not ctx.reverse).to(ctx.dtype), None, None, None
-
-
-_scan.register_autograd(_scan_back, setup_context=_keep_scan)
+def _summed_back(dsums, x, cu_seqlens_k, reset):
+    """The gradient of x from that of its running sums."""
+    dx, block = x.new_zeros(x.shape), 64 if INTERPRETED else 1024
+    shapes = _Shapes.of("scan_back", x, dsums, cu_seqlens_k, reset)
+    _launch(
+        shapes,
+        kernels.scan_back,
+        (block,),
+        (x, dsums, dx, cu_seqlens_k),
+        grid=lambda: ((cu_seqlens_k.shape[0] - 1) * x.shape[-2],),
+        known=lambda: dict(
+            x_stride_head=x.stride(0),
+            x_stride_token=x.stride(1),
+            rows=x.shape[-1],
+            total=dsums.shape[-1],
+            heads=x.shape[-2],
+            RESET=reset,
+            BLOCK=block,
+        ),
+    )
+    return dx
 
 
 class _Shapes:
@@ -603,7 +668,7 @@ def _like(x):
 
 def _aligned(count, cu_seqlens):
     """Rows of a vector of the package's own: each sequence begins at a multiple of 4 there, where descriptors can read."""
-    return (count // 4 + cu_seqlens.shape[0] - 1) * 4
+    return (count // 4 + max(cu_seqlens.shape[0] - 1, 1)) * 4
 
 
 def _values(x, rows):

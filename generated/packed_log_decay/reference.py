@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  10531ad3195d32c3
-#   text hash     e220cb1d1ae39557
+#   content hash  ff343a064f5fa1f1
+#   text hash     e340733fa01e4dca
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -72,9 +72,13 @@ def _attention(
     q, k, v = (x.to(dtype) for x in (q, k, v))
     if cu_seqlens is not None:
         cu_seqlens_q = cu_seqlens_k = cu_seqlens
-    cuts_q, cuts_k = cu_seqlens_q.tolist(), cu_seqlens_k.tolist()
-    outs, lses = [v.new_zeros(0, q.shape[1], v.shape[2])], [v.new_zeros(q.shape[1], 0)]
+        max_seqlen_q = max_seqlen_k = max_seqlen
+    cuts_q, cuts_k = cu_seqlens_q.clamp(0, q.shape[0]).tolist(), cu_seqlens_k.clamp(0, k.shape[0]).tolist()
+    rows, outs, lses = [], [], []
     for sequence, (q_first, q_end, k_first, k_end) in enumerate(zip(cuts_q, cuts_q[1:], cuts_k, cuts_k[1:])):
+        q_end, k_end = min(max(q_end, q_first), q_first + max_seqlen_q), min(
+            max(k_end, k_first), k_first + max_seqlen_k
+        )
         out, lse = _attend(
             q[None, q_first:q_end],
             k[None, k_first:k_end],
@@ -83,9 +87,14 @@ def _attention(
             scale,
             rounds_to,
         )
+        rows.append(torch.arange(q_first, q_end, device=q.device))
         outs.append(out[0])
         lses.append(lse[0])
-    out, lse = torch.cat(outs), torch.cat(lses, 1)
+    # rows that no sequence has
+    out, lse = v.new_zeros(*q.shape[:2], v.shape[2]), v.new_full((q.shape[1], q.shape[0]), -math.inf)
+    if rows:
+        out = out.index_copy(0, torch.cat(rows), torch.cat(outs))
+        lse = lse.index_copy(1, torch.cat(rows), torch.cat(lses, 1))
     return out.to(out_dtype), lse.to(lse_dtype)
 
 
@@ -102,15 +111,23 @@ def _attend(q, k, v, log_decay, scale, rounds_to):
     if q_len == 0 or k_len == 0:  # no place that a term could speak of
         lse = q.new_full((q.shape[0], heads, q_len), -math.inf)
         return torch.einsum("bihd,bjhd,bjhe->bihe", q, k, v), lse
-    log_decay = log_decay.to(dtype).cumsum(1)
+    log_decay_document = (log_decay == -math.inf).cumsum(1)
+    log_decay = _sums(log_decay, 1)
 
     score = _round(torch.einsum("bihd,bjhd->bhij", q, k), rounds_to, backward=True) * scale
     keep = k_pos <= q_pos  # causal
+    keep = keep & (
+        log_decay_document[:, k_len - q_len :].permute(0, 2, 1)[:, :, :, None]
+        == log_decay_document.permute(0, 2, 1)[:, :, None, :]
+    )  # a document of log_decay
     score = (
         score
-        + log_decay[:, k_len - q_len :].permute(0, 2, 1)[:, :, :, None]
-        - log_decay.permute(0, 2, 1)[:, :, None, :]
+        + (log_decay[:, k_len - q_len :].permute(0, 2, 1)[:, :, :, None] - log_decay.permute(0, 2, 1)[:, :, None, :])
+    ).to(
+        dtype
     )  # log_decay
+    # what float32 cannot hold in log2 units: kernels take it for hidden
+    score = torch.where(score < torch.finfo(torch.float32).min * math.log(2), -math.inf, score)
     score = torch.where(keep, score, -math.inf)
     if rounds_to is None:
         weight, lse = _softmax(score)
@@ -118,6 +135,11 @@ def _attend(q, k, v, log_decay, scale, rounds_to):
     else:
         out, lse = _Rounded.apply(score, v, rounds_to)
     return out.transpose(1, 2), lse
+
+
+def _sums(x, axis):
+    """Cumulative sums in float64; a value of -inf begins a document, and adds nothing."""
+    return torch.where(x == -math.inf, 0.0, x.double()).cumsum(axis)
 
 
 def _softmax(score, exp=torch.exp, log=torch.log):

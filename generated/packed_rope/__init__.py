@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b0f3dfa79f094b0b
-#   text hash     b0cf3639c93426f5
+#   content hash  1cb92f9cd025b975
+#   text hash     bbffa6a6a2ecd241
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

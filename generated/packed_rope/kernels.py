@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b0f3dfa79f094b0b
-#   text hash     e6b9550a5fe5d12c
+#   content hash  1cb92f9cd025b975
+#   text hash     878f4c3fac7b8dc2
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernels: Causal attention with rotary embedding for sequences packed into one tensor.
 
@@ -16,7 +16,7 @@ Symbols
     TILES           the axis of the grid that holds the tiles which programs own
     m, l, acc       running maximum, denominator and numerator of the softmax, the maximum in log2 units
     p, dp, ds       weights, their gradient, the gradient of the score
-    q_offset, k_offset   rows where a sequence begins in the packed tensors
+    q_offset, k_offset   rows where a sequence begins in the packed tensors, of q_total and k_total rows
     q_aligned   the same in vectors of the package's own: multiples of 4, where descriptors can read
 """
 
@@ -82,6 +82,13 @@ def find_head(heads, TILES: tl.constexpr):
 
 
 @triton.jit
+def find_rows(cu_seqlens_ptr, b, total):
+    """The first row of a sequence and its end; cuts that fall or lie outside lead to none but the rows that there are."""
+    first = tl.minimum(tl.maximum(tl.load(cu_seqlens_ptr + b), 0), total)
+    return first, tl.maximum(tl.minimum(tl.load(cu_seqlens_ptr + b + 1), total), first)
+
+
+@triton.jit
 def load_tile(desc, h, first, count, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """Rows of a head: by a descriptor where the GPU copies tiles by itself, else by pointers, 0 from row `count` on."""
     if isinstance(desc, tl.core.tensor_descriptor_base):
@@ -130,6 +137,23 @@ def store_rows(ptr, stride, x, first, count, WIDTH: tl.constexpr):
     column = tl.arange(0, x.shape[1])
     inside = (row < count)[:, None] & (column < WIDTH)[None, :]
     tl.store(ptr + row.to(tl.int64)[:, None] * stride + column[None, :], x.to(ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def clear_rows(
+    ptr, stride, b, sequences, offset, length, end, total, tile, tiles, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    WIDTH: tl.constexpr
+):  # fmt: skip
+    """Writes zeros where no sequence stands: each program of a sequence takes its share of the rows around it."""
+    zeros = tl.zeros([ROWS, COLUMNS], tl.float32)
+    # a sequence that is longer than told ends early; the last one has all rows behind it
+    end = tl.where(b + 1 == sequences, total, end)
+    for first in tl.range(offset + length + tile * ROWS, end, tiles * ROWS):
+        store_rows(ptr, stride, zeros, first, end, WIDTH)
+    # and the first one those before it
+    before = tl.where(b == 0, offset, 0)
+    for first in tl.range(tile * ROWS, before, tiles * ROWS):
+        store_rows(ptr, stride, zeros, first, before, WIDTH)
 
 
 @triton.jit
@@ -185,21 +209,24 @@ def turn_back(
         turn(x_ptr, stride, 1, x_ptr, stride, row, inside, cos, -sin, PAIRS, BLOCK_PAIRS)
 
 
-@triton.jit(do_not_specialize=["position_end", "Hq", "Hkv", "tiles"])
+@triton.jit(
+    do_not_specialize=["position_end", "q_total", "max_seqlen_q", "k_total", "max_seqlen_k", "Hq", "Hkv", "tiles"]
+)
 def rotate(
     q_ptr, q_turned_ptr, k_ptr, k_turned_ptr, cos_ptr, sin_ptr, positions_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr,
     q_stride_token, q_stride_head, q_stride_column, q_turned_stride_token, q_turned_stride_head, k_stride_token,
     k_stride_head, k_stride_column, k_turned_stride_token, k_turned_stride_head, cos_stride_row,
-    cos_stride_column, sin_stride_row, sin_stride_column, positions_stride_token, position_end, Hq, Hkv, tiles,
-    PAIRS: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_PAIRS: tl.constexpr
+    cos_stride_column, sin_stride_row, sin_stride_column, positions_stride_token, position_end, q_total,
+    max_seqlen_q, k_total, max_seqlen_k, Hq, Hkv, tiles, PAIRS: tl.constexpr, BLOCK_T: tl.constexpr,
+    BLOCK_PAIRS: tl.constexpr
 ):  # fmt: skip
     """Turns queries and keys by the angles of their positions."""
     tile, place = tl.program_id(0) % tiles, tl.program_id(0) // tiles
     b, h = place // (Hq + Hkv), place % (Hq + Hkv)
-    q_offset = tl.load(cu_seqlens_q_ptr + b)
-    q_len = tl.load(cu_seqlens_q_ptr + b + 1) - q_offset
-    k_offset = tl.load(cu_seqlens_k_ptr + b)
-    k_len = tl.load(cu_seqlens_k_ptr + b + 1) - k_offset
+    q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
+    q_len = tl.minimum(q_end - q_offset, max_seqlen_q)
+    k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
+    k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
     row = tile * BLOCK_T + tl.arange(0, BLOCK_T)
     position = tl.where(h < Hq, row + (k_len - q_len), row)
     inside = row < tl.where(h < Hq, q_len, k_len)
@@ -257,11 +284,12 @@ def attend(
     return acc, m, l + sums_by_thread(p)
 
 
-@triton.jit(do_not_specialize=["Hq", "q_rows"])
+@triton.jit(do_not_specialize=["q_total", "max_seqlen_q", "k_total", "max_seqlen_k", "Hq", "sequences", "q_rows"])
 def forward(
-    q_desc, k_desc, v_desc, out_ptr, lse_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, scale, Hq, q_rows,
-    GROUP: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, TILES: tl.constexpr
+    q_desc, k_desc, v_desc, out_ptr, lse_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, scale, q_total, max_seqlen_q,
+    k_total, max_seqlen_k, Hq, sequences, q_rows, GROUP: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr,
+    TILES: tl.constexpr
 ):  # fmt: skip
     """Attends from one tile of queries of one head."""
     # late rows tend to see more keys: they start first
@@ -269,11 +297,15 @@ def forward(
     b, h = find_head(Hq, TILES)
     kv_h = h // GROUP
     q_start = tile * BLOCK_M
-    q_offset = tl.load(cu_seqlens_q_ptr + b)
-    q_len = tl.load(cu_seqlens_q_ptr + b + 1) - q_offset
+    q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
+    q_len = tl.minimum(q_end - q_offset, max_seqlen_q)
     q_aligned = (q_offset // 4 + b) * 4
-    k_offset = tl.load(cu_seqlens_k_ptr + b)
-    k_len = tl.load(cu_seqlens_k_ptr + b + 1) - k_offset
+    k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
+    k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
+    clear_rows(
+        out_ptr + tl.cast(h, tl.int64) * DV, Hq * DV, b, sequences, q_offset, q_len, q_end, q_total, tile,
+        tl.num_programs(TILES), BLOCK_M, BLOCK_DV, DV
+    )  # fmt: skip
     if q_start >= q_len:
         return
     q_first = q_start + (k_len - q_len)
@@ -358,24 +390,44 @@ def learn_from_queries(
     return dk, dv
 
 
-@triton.jit(do_not_specialize=["Hq", "q_rows", "position_end"])
+@triton.jit(
+    do_not_specialize=[
+        "q_total",
+        "max_seqlen_q",
+        "k_total",
+        "max_seqlen_k",
+        "Hq",
+        "sequences",
+        "q_rows",
+        "position_end",
+    ]
+)
 def backward_dkv(
     q_desc, k_desc, v_desc, dout_desc, lse_desc, delta_desc, dk_ptr, dv_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr,
-    scale, cos_ptr, sin_ptr, positions_ptr, Hq, q_rows, cos_stride_row, cos_stride_column, sin_stride_row,
-    sin_stride_column, positions_stride_token, position_end, GROUP: tl.constexpr, D: tl.constexpr,
-    DV: tl.constexpr, PAIRS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, BLOCK_PAIRS: tl.constexpr, TILES: tl.constexpr
+    scale, cos_ptr, sin_ptr, positions_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k, Hq, sequences, q_rows,
+    cos_stride_row, cos_stride_column, sin_stride_row, sin_stride_column, positions_stride_token, position_end,
+    GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, PAIRS: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_PAIRS: tl.constexpr, TILES: tl.constexpr
 ):  # fmt: skip
     """The gradients of one tile of keys and values of one head, summed over the query heads that read it."""
     tile = tl.program_id(TILES)
     Hkv = Hq // GROUP
     b, kv_h = find_head(Hkv, TILES)
     k_start = tile * BLOCK_N
-    q_offset = tl.load(cu_seqlens_q_ptr + b)
-    q_len = tl.load(cu_seqlens_q_ptr + b + 1) - q_offset
+    q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
+    q_len = tl.minimum(q_end - q_offset, max_seqlen_q)
     q_aligned = (q_offset // 4 + b) * 4
-    k_offset = tl.load(cu_seqlens_k_ptr + b)
-    k_len = tl.load(cu_seqlens_k_ptr + b + 1) - k_offset
+    k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
+    k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
+    clear_rows(
+        dk_ptr + tl.cast(kv_h, tl.int64) * D, Hkv * D, b, sequences, k_offset, k_len, k_end, k_total, tile,
+        tl.num_programs(TILES), BLOCK_N, BLOCK_D, D
+    )  # fmt: skip
+    clear_rows(
+        dv_ptr + tl.cast(kv_h, tl.int64) * DV, Hkv * DV, b, sequences, k_offset, k_len, k_end, k_total,
+        tile, tl.num_programs(TILES), BLOCK_N, BLOCK_DV, DV
+    )  # fmt: skip
     if k_start >= k_len:
         return
     k_first = k_start
@@ -444,13 +496,25 @@ def learn_from_keys(
     return dq
 
 
-@triton.jit(do_not_specialize=["Hq", "q_rows", "position_end"])
+@triton.jit(
+    do_not_specialize=[
+        "q_total",
+        "max_seqlen_q",
+        "k_total",
+        "max_seqlen_k",
+        "Hq",
+        "sequences",
+        "q_rows",
+        "position_end",
+    ]
+)
 def backward_dq(
     q_desc, k_desc, v_desc, out_desc, dout_desc, dq_ptr, lse_ptr, dlse_ptr, delta_ptr, cu_seqlens_q_ptr,
-    cu_seqlens_k_ptr, scale, cos_ptr, sin_ptr, positions_ptr, Hq, q_rows, cos_stride_row, cos_stride_column,
-    sin_stride_row, sin_stride_column, positions_stride_token, position_end, GROUP: tl.constexpr, D: tl.constexpr,
-    PAIRS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, BLOCK_PAIRS: tl.constexpr, TILES: tl.constexpr
+    cu_seqlens_k_ptr, scale, cos_ptr, sin_ptr, positions_ptr, q_total, max_seqlen_q, k_total, max_seqlen_k, Hq,
+    sequences, q_rows, cos_stride_row, cos_stride_column, sin_stride_row, sin_stride_column,
+    positions_stride_token, position_end, GROUP: tl.constexpr, D: tl.constexpr, PAIRS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    PRECISION: tl.constexpr, BLOCK_PAIRS: tl.constexpr, TILES: tl.constexpr
 ):  # fmt: skip
     """The gradient of one tile of queries of one head, and delta, what the softmax takes off every score's gradient."""
     # late rows tend to see more keys: they start first
@@ -458,11 +522,15 @@ def backward_dq(
     b, h = find_head(Hq, TILES)
     kv_h = h // GROUP
     q_start = tile * BLOCK_M
-    q_offset = tl.load(cu_seqlens_q_ptr + b)
-    q_len = tl.load(cu_seqlens_q_ptr + b + 1) - q_offset
+    q_offset, q_end = find_rows(cu_seqlens_q_ptr, b, q_total)
+    q_len = tl.minimum(q_end - q_offset, max_seqlen_q)
     q_aligned = (q_offset // 4 + b) * 4
-    k_offset = tl.load(cu_seqlens_k_ptr + b)
-    k_len = tl.load(cu_seqlens_k_ptr + b + 1) - k_offset
+    k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
+    k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
+    clear_rows(
+        dq_ptr + tl.cast(h, tl.int64) * D, Hq * D, b, sequences, q_offset, q_len, q_end, q_total, tile,
+        tl.num_programs(TILES), BLOCK_M, BLOCK_D, D
+    )  # fmt: skip
     if q_start >= q_len:
         return
     q_first = q_start + (k_len - q_len)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  1196562c3e68c022
-#   text hash     c12334425d1fe2a4
+#   content hash  584cac37cceb83ed
+#   text hash     636824cc1d6f296f
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

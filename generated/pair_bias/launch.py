@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  1196562c3e68c022
-#   text hash     34fd5314668614f9
+#   content hash  584cac37cceb83ed
+#   text hash     b6a2c38a3ff5d049
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  1196562c3e68c022
-#   text hash     f73697165a53c660
+#   content hash  584cac37cceb83ed
+#   text hash     40056eeef9780dbc
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -55,6 +55,8 @@ def _attend(q, k, v, bias, scale, rounds_to):
 
     score = _round(torch.einsum("bihd,bjhd->bhij", q, k), rounds_to, backward=True) * scale
     score = score + bias[:, :, :, :]  # bias
+    # what float32 cannot hold in log2 units: kernels take it for hidden
+    score = torch.where(score < torch.finfo(torch.float32).min * math.log(2), -math.inf, score)
     if rounds_to is None:
         weight, lse = _softmax(score)
         out = torch.einsum("bhij,bjhd->bhid", weight, v)

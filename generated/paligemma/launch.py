@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  467ca067cc0df2c4
-#   text hash     4f3c3504070580f7
+#   content hash  8980f01ff67dae3d
+#   text hash     84663acf6f389c81
 #   render with   attnforge render specs/paligemma.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5b86a86ae20832a7
-#   text hash     c80aed3dbe616e12
+#   content hash  a1ff86ccee22ce6f
+#   text hash     06b0a7345273ae85
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

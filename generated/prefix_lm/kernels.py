@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5b86a86ae20832a7
-#   text hash     04fdb6928e797b52
+#   content hash  a1ff86ccee22ce6f
+#   text hash     ea30e22d0af5de0c
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernels: Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5b86a86ae20832a7
-#   text hash     447efa9585d3b242
+#   content hash  a1ff86ccee22ce6f
+#   text hash     d62ebce3742f145f
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

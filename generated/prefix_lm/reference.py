@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5b86a86ae20832a7
-#   text hash     fb9e4e423238da03
+#   content hash  a1ff86ccee22ce6f
+#   text hash     d05bd70e051fe2b3
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

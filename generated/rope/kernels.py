@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  987de227f16edf69
-#   text hash     f0fba8ec337db020
+#   content hash  2ae442932c9ad679
+#   text hash     9164a454027026d6
 #   render with   attnforge render specs/rope.yaml
 """The kernels: Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  987de227f16edf69
-#   text hash     bca2b86cf8fa240b
+#   content hash  2ae442932c9ad679
+#   text hash     99af523c71c08ec8
 #   render with   attnforge render specs/rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

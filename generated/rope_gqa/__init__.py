@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  7299c8e34e6e992f
-#   text hash     5cab0ec5119751b5
+#   content hash  19a4e40a9cb22966
+#   text hash     24283d55e9c53c32
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  7299c8e34e6e992f
-#   text hash     fc15fb2dbc4e294d
+#   content hash  19a4e40a9cb22966
+#   text hash     1be785c3b5d67174
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  7299c8e34e6e992f
-#   text hash     5d20f358a7ab2fef
+#   content hash  19a4e40a9cb22966
+#   text hash     ac01127358fddc80
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  7299c8e34e6e992f
-#   text hash     35a2f4e1b808ba05
+#   content hash  19a4e40a9cb22966
+#   text hash     a5a51fe8e7188324
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  1e830c5038ccc517
-#   text hash     53d0cc942c619557
+#   content hash  2f7c46da5326e887
+#   text hash     49ad471043640f09
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

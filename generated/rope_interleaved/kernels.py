@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  1e830c5038ccc517
-#   text hash     f0591f83ab859353
+#   content hash  2f7c46da5326e887
+#   text hash     0ecde42fee2b14c2
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernels: Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  1067972ed8f3f7fe
-#   text hash     5e9f9f562bd86a67
+#   content hash  009ee0e04d77be1f
+#   text hash     e7896f7a0b85c7d6
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  1067972ed8f3f7fe
-#   text hash     50fcad1df0a5db19
+#   content hash  009ee0e04d77be1f
+#   text hash     940104bb4ca8cf01
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

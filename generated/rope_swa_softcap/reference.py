@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  1067972ed8f3f7fe
-#   text hash     39b6027ded295bc8
+#   content hash  009ee0e04d77be1f
+#   text hash     3bd167ff99b0b0b6
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

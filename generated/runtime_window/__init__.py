@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7cd411cae090f452
-#   text hash     0ac2cdf52e4d650e
+#   content hash  c1e075b90ba12f15
+#   text hash     044f2ec9bc3d6194
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,19 +1,21 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7cd411cae090f452
-#   text hash     6c1d0b28b9272cb4
+#   content hash  c1e075b90ba12f15
+#   text hash     7762185ce5b3a47e
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
 from __future__ import annotations
 
 import math
+import operator
 import os
 
 import torch
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+LARGEST = torch.finfo(torch.float32).max
 
 
 def attention(
@@ -37,11 +39,11 @@ def attention(
     if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
         q, k, v = _cast(q), _cast(k), _cast(v)
     _check_operands(q, k, v)
-    _check_int("window", window, minimum=1, maximum=268435456)
+    window = _int("window", window, minimum=1, maximum=268435456)
     if scale is None:
         scale = 1 / math.sqrt(q.shape[-1])
     else:
-        _check_float("scale", scale)
+        scale = _float("scale", scale)
         # kernels take maxima before they scale: the sign goes to q
         q, scale = (-q, -scale) if scale < 0 else (q, scale)
     # not sooner: once imported, triton no longer heeds TRITON_INTERPRET
@@ -63,6 +65,8 @@ def _check_operands(q, k, v):
     for name, x in (("q", q), ("k", k), ("v", v)):
         if not isinstance(x, torch.Tensor):
             raise TypeError(f"{name}: expected a tensor, got {type(x).__name__}")
+        if x.layout is not torch.strided or x.is_nested:
+            raise TypeError(f"{name}: expected a strided tensor, got {_layout(x)}")
         if x.dtype not in FLOATS:
             raise TypeError(f"{name}: expected float16, bfloat16 or float32, got {_plain(x.dtype)}")
         shape = x.shape
@@ -100,21 +104,46 @@ def _plain(dtype):
     return str(dtype).removeprefix("torch.")
 
 
+def _layout(x):
+    return "a nested one" if x.is_nested else f"one of layout {_plain(x.layout).removeprefix('_')}"
+
+
 def _check_number(name, x, minimum, maximum):
     if minimum is not None and x < minimum:
-        raise ValueError(f"{name}: expected at least {minimum}, got {x}")
+        raise ValueError(f"{name}: expected at least {minimum}, got {_number(x)}")
     if maximum is not None and x > maximum:
-        raise ValueError(f"{name}: expected at most {maximum}, got {x}")
+        raise ValueError(f"{name}: expected at most {maximum}, got {_number(x)}")
 
 
-def _check_int(name, x, minimum=None, maximum=None):
+def _number(x):
+    """A number as messages show it: of no more digits than somebody would read."""
+    return f"one of {x.bit_length()} bits" if isinstance(x, int) and x.bit_length() > 64 else x
+
+
+def _int(name, x, minimum=None, maximum=None):
+    """x as an int, whatever library it comes from."""
     if isinstance(x, bool) or not isinstance(x, (int, torch.SymInt)):
-        raise TypeError(f"{name}: expected an int, got {type(x).__name__}")
+        x = _converted(name, x, "int", operator.index)
     _check_number(name, x, minimum, maximum)
+    return x
 
 
-def _check_float(name, x):
+def _float(name, x):
+    """x as a number that a float32 has room for, whatever library it comes from."""
     if isinstance(x, bool) or not isinstance(x, (int, float, torch.SymInt, torch.SymFloat)):
-        raise TypeError(f"{name}: expected a float, got {type(x).__name__}")
-    if not -math.inf < x < math.inf:
-        raise ValueError(f"{name}: expected a finite number, got {x}")
+        x = _converted(name, x, "float", float)
+    if not -LARGEST <= x <= LARGEST:
+        raise ValueError(f"{name}: expected a finite number within the range of float32, got {_number(x)}")
+    return x
+
+
+def _converted(name, x, kind, convert):
+    """A number of another library; a tensor's would have to come from its device, and a text is none."""
+    if not isinstance(x, (bool, str, bytes, bytearray, torch.Tensor)):
+        try:
+            return convert(x)
+        except TypeError:
+            pass
+        except OverflowError:
+            return math.inf
+    raise TypeError(f"{name}: expected {'an' if kind == 'int' else 'a'} {kind}, got {type(x).__name__}")

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7cd411cae090f452
-#   text hash     7f94c20d21a4e83b
+#   content hash  c1e075b90ba12f15
+#   text hash     04dadb3af53282ee
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernels: Causal attention to the most recent keys, as many as each call says.
 

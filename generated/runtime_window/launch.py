@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7cd411cae090f452
-#   text hash     2af1a1d66196e255
+#   content hash  c1e075b90ba12f15
+#   text hash     bfd2317429b42b32
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7cd411cae090f452
-#   text hash     6d654d67e6fae0d4
+#   content hash  c1e075b90ba12f15
+#   text hash     66e6f62cec75df73
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,12 +1,12 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  708b2417c73de103
-#   text hash     8aee8e71638c1f18
+#   content hash  05661cd20b1a45bf
+#   text hash     d4411546cc69986f
 #   render with   attnforge render specs/shaw.yaml
-"""Attention in which each query gives each distance up to 16 a score of its own.
+"""Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 
-After Self-Attention with Relative Position Representations (2018), arXiv:1803.02155.
+After Self-Attention with Relative Position Representations (2018), arXiv:1803.02155, its relative keys.
 """
 
 from .api import attention

@@ -1,10 +1,10 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  708b2417c73de103
-#   text hash     6558d9a17c122d0e
+#   content hash  05661cd20b1a45bf
+#   text hash     8925bbdcc3a3860e
 #   render with   attnforge render specs/shaw.yaml
-"""The kernels: Attention in which each query gives each distance up to 16 a score of its own.
+"""The kernels: Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 
 Symbols
     B, b            batch entries, and one of them

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  708b2417c73de103
-#   text hash     d1f3ca3b2045ec9f
+#   content hash  05661cd20b1a45bf
+#   text hash     39e17cf740ba0c87
 #   render with   attnforge render specs/shaw.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

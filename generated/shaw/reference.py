@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  708b2417c73de103
-#   text hash     55f0a3299cf8a96c
+#   content hash  05661cd20b1a45bf
+#   text hash     5a687ea85ca5ce24
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -22,7 +22,7 @@ def reference(
     scale: float | None = None,
     return_lse: bool = False,
 ):
-    """Attention in which each query gives each distance up to 16 a score of its own.
+    """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 
     Takes and returns what `attention` does, on any device; computes in float32, or float64 for float64 inputs.
     """
@@ -69,6 +69,8 @@ def _attend(q, k, v, distance_score, scale, rounds_to):
             torch.minimum(torch.maximum(k_pos - q_pos + 16, torch.as_tensor(0)), torch.as_tensor(32)).clamp(0, 32),
         ]
     )  # score + distance_score[clamp(k - q + 16, 0, 32)]
+    # what float32 cannot hold in log2 units: kernels take it for hidden
+    score = torch.where(score < torch.finfo(torch.float32).min * math.log(2), -math.inf, score)
     if rounds_to is None:
         weight, lse = _softmax(score)
         out = torch.einsum("bhij,bjhd->bhid", weight, v)

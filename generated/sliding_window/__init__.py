@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  394d2ed68d2c203f
-#   text hash     970d3f506b996514
+#   content hash  abad72be5540df62
+#   text hash     bbf872caacc39796
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

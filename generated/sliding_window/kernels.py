@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  394d2ed68d2c203f
-#   text hash     d4dd559462203443
+#   content hash  abad72be5540df62
+#   text hash     d0e87077276ff07d
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernels: Causal attention to the 1024 most recent keys.
 

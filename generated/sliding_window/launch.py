@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  394d2ed68d2c203f
-#   text hash     1a5106fe5d83d431
+#   content hash  abad72be5540df62
+#   text hash     d198a50645e48e63
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  394d2ed68d2c203f
-#   text hash     0f031d2e401c20da
+#   content hash  abad72be5540df62
+#   text hash     2d845f08a44261f5
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  082d52b0f71eec15
-#   text hash     472bd65a76076be3
+#   content hash  c26150c8852a63cc
+#   text hash     7b01167bcf1d0cc4
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

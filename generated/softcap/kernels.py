@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  082d52b0f71eec15
-#   text hash     0088098a29866136
+#   content hash  c26150c8852a63cc
+#   text hash     cb94b5e392c172ba
 #   render with   attnforge render specs/softcap.yaml
 """The kernels: Causal attention with scores capped smoothly at 30.
 

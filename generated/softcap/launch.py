@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  082d52b0f71eec15
-#   text hash     1bc04ebb00a9c3fe
+#   content hash  c26150c8852a63cc
+#   text hash     db1843680044ad49
 #   render with   attnforge render specs/softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  082d52b0f71eec15
-#   text hash     b5d04ad6b14a6c58
+#   content hash  c26150c8852a63cc
+#   text hash     f0cae600ef5cb141
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

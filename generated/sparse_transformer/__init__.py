@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  0939230fa8d6a026
-#   text hash     2fa6a6010deaab5e
+#   content hash  cf7917ffdc02dacd
+#   text hash     19a5aa8607dafa82
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

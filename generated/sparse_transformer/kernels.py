@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  0939230fa8d6a026
-#   text hash     d9367ed40ba04ae6
+#   content hash  cf7917ffdc02dacd
+#   text hash     a7ea2efeab612a05
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernels: Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

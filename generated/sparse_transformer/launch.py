@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  0939230fa8d6a026
-#   text hash     abb6d63fec0d4748
+#   content hash  cf7917ffdc02dacd
+#   text hash     8f913c6ed920e2b1
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

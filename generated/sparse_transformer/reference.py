@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  0939230fa8d6a026
-#   text hash     76b3ab5f89f9611d
+#   content hash  cf7917ffdc02dacd
+#   text hash     f10daac896614563
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

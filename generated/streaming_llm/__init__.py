@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ad8011f29f0dd11f
-#   text hash     0d8212709753d9fe
+#   content hash  5515189785252cc1
+#   text hash     f4e4623bd32a9242
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

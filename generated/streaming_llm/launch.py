@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ad8011f29f0dd11f
-#   text hash     61e7df19ea37933c
+#   content hash  5515189785252cc1
+#   text hash     893f346c9f7ec3e8
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

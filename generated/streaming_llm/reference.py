@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ad8011f29f0dd11f
-#   text hash     db2170df469f580d
+#   content hash  5515189785252cc1
+#   text hash     65a2e0213c63af6a
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

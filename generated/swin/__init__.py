@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  8430bbda5357c0eb
-#   text hash     e66f620d8e0a7219
+#   content hash  8e3551748834fe36
+#   text hash     4543cfdf6d8828bd
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  8430bbda5357c0eb
-#   text hash     fc6d23eb1ab2f3b0
+#   content hash  8e3551748834fe36
+#   text hash     87c8cd2fd79171b2
 #   render with   attnforge render specs/swin.yaml
 """The kernels: Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

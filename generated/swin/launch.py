@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  8430bbda5357c0eb
-#   text hash     b7cf4d3f0b1b69d4
+#   content hash  8e3551748834fe36
+#   text hash     104df2bada0eb916
 #   render with   attnforge render specs/swin.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

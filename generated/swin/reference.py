@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  8430bbda5357c0eb
-#   text hash     7499b7d8dbc991fa
+#   content hash  8e3551748834fe36
+#   text hash     2224854f18104f20
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -61,6 +61,8 @@ def _attend(q, k, v, offset_bias, scale, rounds_to):
     score = (
         score + offset_bias[h, (q_pos // 7 - k_pos // 7 + 6).clamp(0, 12), (q_pos % 7 - k_pos % 7 + 6).clamp(0, 12)]
     )  # score + offset_bias[q // 7 - k // 7 + 6, q % 7 - k % 7 + 6]
+    # what float32 cannot hold in log2 units: kernels take it for hidden
+    score = torch.where(score < torch.finfo(torch.float32).min * math.log(2), -math.inf, score)
     if rounds_to is None:
         weight, lse = _softmax(score)
         out = torch.einsum("bhij,bjhd->bhid", weight, v)

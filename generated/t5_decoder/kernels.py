@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d6befcf48b73a805
-#   text hash     c0c4cf4f238ce369
+#   content hash  188d2478b36eb746
+#   text hash     b48689dece2bd6d0
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernels: Causal attention with T5's learned biases for distances.
 

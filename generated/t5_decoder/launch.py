@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d6befcf48b73a805
-#   text hash     9350e81110be6984
+#   content hash  188d2478b36eb746
+#   text hash     a5c76137e43e3366
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

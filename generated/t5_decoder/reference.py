@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d6befcf48b73a805
-#   text hash     c52699a3e9fce0a1
+#   content hash  188d2478b36eb746
+#   text hash     09ea3ff3b51f40ee
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -79,6 +79,8 @@ def _attend(q, k, v, rel_bias, scale, rounds_to):
             ).clamp(0, 31),
         ]
     )  # relative_bias
+    # what float32 cannot hold in log2 units: kernels take it for hidden
+    score = torch.where(score < torch.finfo(torch.float32).min * math.log(2), -math.inf, score)
     score = torch.where(keep, score, -math.inf)
     if rounds_to is None:
         weight, lse = _softmax(score)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  aef2683049d5a969
-#   text hash     68e33fd6a85f37df
+#   content hash  1bd505a778fe9536
+#   text hash     8a8146ecb5f0aa86
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernels: Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  aef2683049d5a969
-#   text hash     d22164075812deef
+#   content hash  1bd505a778fe9536
+#   text hash     cbd3a88cc05a72ae
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  aef2683049d5a969
-#   text hash     cc162ef531c59b06
+#   content hash  1bd505a778fe9536
+#   text hash     2783f56ed6082355
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -78,6 +78,8 @@ def _attend(q, k, v, rel_bias, scale, rounds_to):
             ).clamp(0, 31),
         ]
     )  # relative_bias
+    # what float32 cannot hold in log2 units: kernels take it for hidden
+    score = torch.where(score < torch.finfo(torch.float32).min * math.log(2), -math.inf, score)
     if rounds_to is None:
         weight, lse = _softmax(score)
         out = torch.einsum("bhij,bjhd->bhid", weight, v)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f107ff0da0da0f40
-#   text hash     8d6726940b80aa01
+#   content hash  b98eccf866e28dab
+#   text hash     73714f2e281975ca
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f107ff0da0da0f40
-#   text hash     c3f950ff0c405abe
+#   content hash  b98eccf866e28dab
+#   text hash     0b4c46f3d75e1ee9
 #   render with   attnforge render specs/transfusion.yaml
 """The kernels: Causal attention in which the patches of one image see each other.
 

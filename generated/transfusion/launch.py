@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f107ff0da0da0f40
-#   text hash     0b640ff53f94172b
+#   content hash  b98eccf866e28dab
+#   text hash     e19407d00f523cc3
 #   render with   attnforge render specs/transfusion.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

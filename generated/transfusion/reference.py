@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f107ff0da0da0f40
-#   text hash     7873fdb35f9e6326
+#   content hash  b98eccf866e28dab
+#   text hash     d799bb925aa3ee84
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

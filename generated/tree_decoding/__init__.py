@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  bc66d2e8f5cef0b6
-#   text hash     a1ebb6b552043b01
+#   content hash  c78ea15d4ae37921
+#   text hash     a9b12912e23eba50
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

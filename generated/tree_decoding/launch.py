@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  bc66d2e8f5cef0b6
-#   text hash     c7927c547dfd6757
+#   content hash  c78ea15d4ae37921
+#   text hash     59300bdf8c5be647
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  bc66d2e8f5cef0b6
-#   text hash     2f51da1c99ec886a
+#   content hash  c78ea15d4ae37921
+#   text hash     9dac4ecac5fb0af0
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

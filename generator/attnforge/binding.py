@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
 
-from . import calculus, printers
+from . import calculus, printers, sharing
 from .expression import SCORE, Node
 from .factors import Factored, factored
 from .inputs import Input
-from .leaves import TYPES, Leaf, Reader, as_bool
+from .leaf import TYPES, Leaf
+from .leaves import Reader, as_bool
 from .tiles import Weight
 
 _ZEROS = Node("local", (), "tl.zeros_like(score)", "float")
@@ -133,7 +134,7 @@ class View(Reader):
             nodes = {n: self.leaf(n) for n in score.walk() if n.op == "input"}
             wanted = {n: Sum(leaf) for n, leaf in nodes.items() if Sum(leaf) in self.learned}
             slopes = [calculus.simplify(calculus.derivative(score, x)) for x in (SCORE, *wanted)]
-            parts, roots = calculus.share([self._value(score), *map(self.beside_tiles, slopes)], self._fresh("part"))
+            parts, roots = sharing.share([self._value(score), *map(self.beside_tiles, slopes)], self._fresh("part"))
             found.append(_Shared(parts, roots[0], roots[1:], [self.reach(s) for s in slopes], tuple(wanted.values())))
         return tuple(found)
 
@@ -243,7 +244,7 @@ class View(Reader):
     def default(self, given: Input) -> tuple[str, ...]:
         """The statements that work an input out where the call leaves it out; the last one gives it."""
         assert given.default is not None
-        parts, (value,) = calculus.share([given.default], "part")
+        parts, (value,) = sharing.share([given.default], "part")
         return (
             *(f"{name} = {self.text(node)}" for name, node in parts),
             f"return tl.cast({self.text(value)}, {TYPES[given.dtype]})",

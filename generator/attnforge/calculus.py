@@ -1,4 +1,4 @@
-"""Derivatives of expressions, and their common subexpressions.
+"""Derivatives of expressions.
 
 A computer algebra system is not used on purpose: what comes out here is printed into kernels. A small differentiator
 keeps the order of operations that the author chose (and with it the rounding), keeps what `//`, `%` and `where` mean,
@@ -12,14 +12,14 @@ branch not taken: of log(max(x, 0)) that is a slope of 0 for negative x, though 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from fractions import Fraction
 
 from .expression import Node
+from .sharing import ATOMS, share
 
 # Literal factors are merged only where no intermediate result can leave the range of float32 for it.
 _MERGEABLE = (Fraction(1, 2**20), Fraction(2**20))
-_ATOMS = frozenset({"num", "var", "option", "input", "local"})
 
 
 def _num(value: float) -> Node:
@@ -325,7 +325,7 @@ def simplify(node: Node) -> Node:
         return known[id(n)]
 
     def compute(n: Node) -> Node:
-        if n.op in _ATOMS or n.type != "float":
+        if n.op in ATOMS or n.type != "float":
             return n
         args = tuple(of(arg) for arg in n.args)
         builder = _BUILDERS.get(n.op)
@@ -345,69 +345,6 @@ _BUILDERS: dict[str, Callable[..., Node]] = {
     "neg": _neg,
     "where": _where,
 }
-
-
-def opposite(node: Node) -> Node | None:
-    """What an integer is the negative of, as it is written."""
-    if node.op == "neg" and node.args[0].op != "num":
-        return node.args[0]
-    if node.op == "-" and node.args[0].value == 0:
-        return node.args[1]
-    if node.op == "*":
-        for factor, other in (node.args, node.args[::-1]):
-            if factor.op == "num" and isinstance(factor.value, int) and factor.value < 0:
-                return Node("*", (Node("num", (), -factor.value, "int"), other), None, "int")
-    return None
-
-
-def share(nodes: Sequence[Node], prefix: str) -> tuple[list[tuple[str, Node]], list[Node]]:
-    """Names what occurs more than once: the temporaries in the order of need, and the nodes rewritten over them.
-
-    An input is left as it stands, with its index, because whoever prints it looks it up by equality.
-    """
-    canonical: dict[tuple[object, ...], Node] = {}
-    seen: dict[int, Node] = {}
-    uses: dict[int, int] = {}
-
-    def intern(n: Node) -> Node:
-        if id(n) in seen:
-            return seen[id(n)]
-        args = n.args if n.op in _ATOMS else tuple(intern(arg) for arg in n.args)
-        key = (n.op, n.type, repr(n.value), args if n.op in _ATOMS else tuple(map(id, args)))
-        if key not in canonical:
-            # Counted once for each distinct parent: what only repeats inside a repeated parent needs no name.
-            canonical[key] = Node(n.op, args, n.value, n.type, n.column)
-            for arg in args:
-                uses[id(arg)] = uses.get(id(arg), 0) + 1
-        seen[id(n)] = canonical[key]
-        return canonical[key]
-
-    roots = [intern(node) for node in nodes]
-    for root in roots:
-        uses[id(root)] = uses.get(id(root), 0) + 1
-
-    for n in canonical.values():
-        # whoever prints a negative integer has to see its sign: not it is named, but what it is the negative of
-        if n.type == "int" and opposite(n) and uses.get(id(n), 0) > 1:
-            for arg in n.args:
-                uses[id(arg)] += uses[id(n)] - 1
-    temporaries: list[tuple[str, Node]] = []
-    rewritten: dict[int, Node] = {}
-
-    def rewrite(n: Node) -> Node:
-        if n.op in _ATOMS:
-            return n
-        if id(n) not in rewritten:
-            new = Node(n.op, tuple(rewrite(arg) for arg in n.args), n.value, n.type, n.column)
-            signed = opposite(n) if n.type == "int" else n.op == "neg" and n.args[0].op in _ATOMS
-            if uses[id(n)] > 1 and not signed:
-                name = f"{prefix}{len(temporaries)}"
-                temporaries.append((name, new))
-                new = Node("local", value=name, type=n.type, definition=new)
-            rewritten[id(n)] = new
-        return rewritten[id(n)]
-
-    return temporaries, [rewrite(root) for root in roots]
 
 
 def slopes(node: Node, learned: Collection[str]) -> tuple[list[tuple[str, Node]], list[tuple[Node, Node]]]:

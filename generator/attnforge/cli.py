@@ -391,13 +391,8 @@ def schema(terms: bool) -> None:
 def _report(findings: Sequence[Any]) -> None:
     for f in findings:
         if f.state != "current":
-            why = (
-                "its spec is not found"
-                if f.abandoned
-                else "edited by hand"
-                if f.state == "orphaned" and f.edited
-                else ""
-            )
+            by_hand = "edited by hand" if f.state == "orphaned" and f.edited else ""
+            why = "its spec is not found" if f.abandoned else by_hand
             click.echo(f"{f.state:8}  {f.path}{f'  ({why})' if why else ''}")
 
 

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from .expression import Node
-from .leaves import Side
+from .leaf import Side
 from .ranges import Span
 from .samples import Note, Told
 from .wholes import floated

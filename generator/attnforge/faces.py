@@ -8,7 +8,7 @@ from functools import cached_property
 
 from . import printers
 from .binding import View
-from .leaves import SIDES, Leaf, Side
+from .leaf import SIDES, Leaf, Side
 from .parameters import Kernel, Parameter
 from .pieces import TILED, Pieces
 from .skips import Skips

@@ -15,7 +15,7 @@ from .expression import SCORE, Node
 from .indices import IMPLICIT
 from .inputs import Axis
 from .javascript import javascript
-from .leaves import Side
+from .leaf import Side
 from .mathml import row
 from .notation import plain
 from .spec import Input, Spec

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from .inputs import Input
-from .leaves import SIDES, Reader, Side
+from .leaf import SIDES, Side
+from .leaves import Reader
 from .parameters import Parameter
 from .spec import Spec
 

@@ -15,7 +15,7 @@ from .expression import Node
 from .faces import Faces
 from .inputs import Axis, Input
 from .layout import reduced, scan_view
-from .leaves import SIDES, Side
+from .leaf import SIDES, Side
 from .parameters import Kernel
 from .skips import Skips
 from .spec import Spec

@@ -15,9 +15,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from .calculus import opposite
 from .constants import OPERATIONS
 from .expression import Node
+from .sharing import opposite
 from .wholes import SHORT, Range, Ranges, floated
 
 Leaf = Callable[[Node], str]

@@ -15,7 +15,7 @@ from .constants import LARGEST
 from .evaluation import evaluate
 from .expression import Node
 from .inputs import HEAD_AXES, Axis
-from .leaves import Side
+from .leaf import Side
 from .notation import source
 from .ranges import Span
 from .skips import Skips

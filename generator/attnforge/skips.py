@@ -10,11 +10,12 @@ import dataclasses
 from dataclasses import dataclass
 from functools import cached_property
 
-from . import calculus, intervals, printers
+from . import intervals, printers, sharing
 from .binding import Line, label
 from .expression import Node
 from .intervals import FALSE, TRUE, Ends
-from .leaves import Leaf, Reader, Side
+from .leaf import Leaf, Side
+from .leaves import Reader
 from .spec import Spec
 
 _ZERO = Node("num", (), 0, "int")
@@ -136,7 +137,7 @@ class Skips:
     def _shared(self) -> tuple[tuple[list[tuple[str, Node]], list[Node]], ...]:
         """For each mask what is named of `every` and `some`, and the two over that."""
         ends = (intervals.condition(mask.keep, self.known) for mask in self.spec.masks)
-        return tuple(calculus.share(list(found), f"state{i}_") for i, found in enumerate(ends))
+        return tuple(sharing.share(list(found), f"state{i}_") for i, found in enumerate(ends))
 
     @cached_property
     def states(self) -> tuple[tuple[Line, ...], ...]:

@@ -11,7 +11,7 @@ from .binding import label
 from .constants import LARGEST
 from .expression import Node
 from .inputs import Axis
-from .leaves import Side
+from .leaf import Side
 from .notation import plain, source
 from .plan import Argument
 from .skips import Skips

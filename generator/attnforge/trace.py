@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from . import plan, walk
 from .binding import View
 from .expression import Node
-from .leaves import Site
+from .leaf import Site
 from .spec import Spec
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from . import printers, ranges, wholes
 from .expression import Node
-from .leaves import Reader, Side
+from .leaf import Side
+from .leaves import Reader
 from .ranges import Span
 from .spec import Spec
 

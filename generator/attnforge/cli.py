@@ -389,11 +389,9 @@ def schema(terms: bool) -> None:
 
 
 def _report(findings: Sequence[Any]) -> None:
-    for f in findings:
-        if f.state != "current":
-            by_hand = "edited by hand" if f.state == "orphaned" and f.edited else ""
-            why = "its spec is not found" if f.abandoned else by_hand
-            click.echo(f"{f.state:8}  {f.path}{f'  ({why})' if why else ''}")
+    for f in (f for f in findings if f.state != "current"):
+        by_hand = "  (edited by hand)" if f.state == "orphaned" and f.edited else ""
+        click.echo(f"{f.state:8}  {f.path}{'  (its spec is not found)' if f.abandoned else by_hand}")
 
 
 def _echo(text: str) -> None:

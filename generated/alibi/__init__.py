@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b9152c8fd1dffc9a
-#   text hash     6faecb2dd4cad954
+#   content hash  45a5f547270b1de6
+#   text hash     56e3378b523d57fd
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b9152c8fd1dffc9a
-#   text hash     101ea3c579a343ea
+#   content hash  45a5f547270b1de6
+#   text hash     0fe1ad87d806fa94
 #   render with   attnforge render specs/alibi.yaml
 """The kernels: Causal attention with linear biases, one slope a head.
 

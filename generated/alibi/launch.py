@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b9152c8fd1dffc9a
-#   text hash     3c63bfe657b062d2
+#   content hash  45a5f547270b1de6
+#   text hash     a12c8e18fd697bd6
 #   render with   attnforge render specs/alibi.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b9152c8fd1dffc9a
-#   text hash     7c26ece169e0d935
+#   content hash  45a5f547270b1de6
+#   text hash     ad3dc17959248a9c
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6dcad17eb5e45fe1
-#   text hash     5b8b4c6b8373f6e5
+#   content hash  a1ed302b87746b33
+#   text hash     0619bf24414a3dd3
 #   render with   attnforge render specs/bigbird.yaml
 """The kernels: A window of three blocks, two global blocks, and random blocks that a mask gives.
 

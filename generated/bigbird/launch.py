@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6dcad17eb5e45fe1
-#   text hash     39af2ece54bbc35a
+#   content hash  a1ed302b87746b33
+#   text hash     27c03117d5919606
 #   render with   attnforge render specs/bigbird.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

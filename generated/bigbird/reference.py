@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6dcad17eb5e45fe1
-#   text hash     49695fed6426f25b
+#   content hash  a1ed302b87746b33
+#   text hash     b8d7f81a2f4ed8cb
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

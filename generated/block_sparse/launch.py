@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  afab702cfa08102c
-#   text hash     89e8528c56a6d24f
+#   content hash  e8e2abed04969905
+#   text hash     d6f93979733385ec
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

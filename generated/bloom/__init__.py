@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7eab4331ebfd61c8
-#   text hash     cbde7161682d0170
+#   content hash  b7bb0f85e81153c0
+#   text hash     82927a2f20d96493
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7eab4331ebfd61c8
-#   text hash     3841b183c543d6e4
+#   content hash  b7bb0f85e81153c0
+#   text hash     341243ccd0e63830
 #   render with   attnforge render specs/bloom.yaml
 """The kernels: Causal attention with linear biases and as many key heads as query heads.
 

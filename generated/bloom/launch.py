@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7eab4331ebfd61c8
-#   text hash     fd3526df5b87f14b
+#   content hash  b7bb0f85e81153c0
+#   text hash     6b1bb494fa60fc28
 #   render with   attnforge render specs/bloom.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

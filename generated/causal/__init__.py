@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5e5a0be947097672
-#   text hash     886914edde0f4802
+#   content hash  a0c80ef5ab172ad7
+#   text hash     e7629425a58531c6
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

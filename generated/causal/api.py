@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5e5a0be947097672
-#   text hash     cec45e1e42920fef
+#   content hash  a0c80ef5ab172ad7
+#   text hash     310d52715a7bf461
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5e5a0be947097672
-#   text hash     8321b126a39e22ec
+#   content hash  a0c80ef5ab172ad7
+#   text hash     11e9fd988ac2f849
 #   render with   attnforge render specs/causal.yaml
 """The kernels: Causal attention with grouped heads.
 

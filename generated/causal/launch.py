@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5e5a0be947097672
-#   text hash     4073a68c07c3c38c
+#   content hash  a0c80ef5ab172ad7
+#   text hash     de5808852d950150
 #   render with   attnforge render specs/causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

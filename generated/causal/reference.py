@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5e5a0be947097672
-#   text hash     b6713cb3c0b3b7d6
+#   content hash  a0c80ef5ab172ad7
+#   text hash     7522cf8fd5ef1ad0
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

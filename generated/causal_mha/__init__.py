@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  256c96040b11abe7
-#   text hash     6659de5035707ef8
+#   content hash  913b72878686b8cd
+#   text hash     914a1022a7830257
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  256c96040b11abe7
-#   text hash     c139c81779a26e25
+#   content hash  913b72878686b8cd
+#   text hash     a788efc28de9fcb4
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  256c96040b11abe7
-#   text hash     72f9cc05b53706be
+#   content hash  913b72878686b8cd
+#   text hash     614196d3ac020dcd
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernels: Causal attention with as many key heads as query heads.
 

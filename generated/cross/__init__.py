@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  507b86a97aea5e6e
-#   text hash     bba1fcdaa4160ff0
+#   content hash  5000e12c8276d976
+#   text hash     37136f1070b13f22
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  507b86a97aea5e6e
-#   text hash     2ea167047f341053
+#   content hash  5000e12c8276d976
+#   text hash     5939d5cf90a59bdb
 #   render with   attnforge render specs/cross.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

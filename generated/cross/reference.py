@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  507b86a97aea5e6e
-#   text hash     3727a905b37ffefa
+#   content hash  5000e12c8276d976
+#   text hash     6e0bc56be221c152
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  da966924fc1e9c2b
-#   text hash     c241771f9bd65622
+#   content hash  45148304e911325b
+#   text hash     897b29d9b5789f22
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

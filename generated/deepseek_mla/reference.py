@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  da966924fc1e9c2b
-#   text hash     c937271b44b910c7
+#   content hash  45148304e911325b
+#   text hash     1fd16ced9983e925
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

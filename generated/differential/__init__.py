@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e0949b4322471c6b
-#   text hash     d7cfe70b842f94e0
+#   content hash  31f4fb2a42dd161e
+#   text hash     f50ec88b73aa39e9
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

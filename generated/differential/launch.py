@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e0949b4322471c6b
-#   text hash     9e80fb5e30dede4b
+#   content hash  31f4fb2a42dd161e
+#   text hash     e704ff125fa8c3ee
 #   render with   attnforge render specs/differential.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e0949b4322471c6b
-#   text hash     e681737ec107e7db
+#   content hash  31f4fb2a42dd161e
+#   text hash     49dd74f1f8743496
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  803567d16c1e8dac
-#   text hash     65204c0ff5e5c9eb
+#   content hash  88a4cff7b93f20cb
+#   text hash     f97ed401c0d8e0cf
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  803567d16c1e8dac
-#   text hash     a48e0cda14d3e16d
+#   content hash  88a4cff7b93f20cb
+#   text hash     51c84f7811863965
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernels: Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  803567d16c1e8dac
-#   text hash     f5aa3a8b4a1d9809
+#   content hash  88a4cff7b93f20cb
+#   text hash     669ec5e8ab3d93ad
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

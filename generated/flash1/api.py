@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  fa3a90fd24cf63a1
-#   text hash     44089e6a0aa9571e
+#   content hash  75398b06b3053068
+#   text hash     5aac5bc993acde8f
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  fa3a90fd24cf63a1
-#   text hash     4e852d2472d0403f
+#   content hash  75398b06b3053068
+#   text hash     46772fa613dbe89a
 #   render with   attnforge render specs/flash1.yaml
 """Launches the kernels as operators that PyTorch can compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  fa3a90fd24cf63a1
-#   text hash     8e5582ecc3dee96f
+#   content hash  75398b06b3053068
+#   text hash     ee365e640df02e62
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  9b32dc3a0768b487
-#   text hash     1e7c8b12921c1628
+#   content hash  d719e1db89ae50ce
+#   text hash     d0eac562b88ce338
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  9b32dc3a0768b487
-#   text hash     f1843db9928e0213
+#   content hash  d719e1db89ae50ce
+#   text hash     9bbce4ad18c1e52d
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The kernels: The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

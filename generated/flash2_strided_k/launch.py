@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  9b32dc3a0768b487
-#   text hash     fe3352c6b70113b5
+#   content hash  d719e1db89ae50ce
+#   text hash     4a3cb4e95cd74a1f
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Launches the kernels as operators that PyTorch can compile."""
 

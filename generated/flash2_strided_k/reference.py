@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  9b32dc3a0768b487
-#   text hash     86fc68c7ddc32deb
+#   content hash  d719e1db89ae50ce
+#   text hash     a3acb31e865aa11e
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

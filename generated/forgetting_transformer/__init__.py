@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  538e0fb13b0736d3
-#   text hash     f9e4825f572effc0
+#   content hash  2a228ac32abf968d
+#   text hash     97b6ca4287068990
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  538e0fb13b0736d3
-#   text hash     11017aaf3fdda9c2
+#   content hash  2a228ac32abf968d
+#   text hash     c1b2d6c875327e4e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

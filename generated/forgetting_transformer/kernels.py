@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  538e0fb13b0736d3
-#   text hash     70eff95c80593a91
+#   content hash  2a228ac32abf968d
+#   text hash     d7d64bfab39a6a28
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The kernels: Causal attention with a forget gate learned for each token and head.
 

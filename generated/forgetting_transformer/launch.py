@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  538e0fb13b0736d3
-#   text hash     b83f25708af31297
+#   content hash  2a228ac32abf968d
+#   text hash     280f63ac0aff57ae
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  538e0fb13b0736d3
-#   text hash     7978cc4d847ea682
+#   content hash  2a228ac32abf968d
+#   text hash     8d709fd0d0b7897f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

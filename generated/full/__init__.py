@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a1c6dd658b756520
-#   text hash     88b86ee4a4087061
+#   content hash  a79f0eee466b45cf
+#   text hash     7c5d1fe29130ccb3
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a1c6dd658b756520
-#   text hash     f6ee5b979d8c5eaf
+#   content hash  a79f0eee466b45cf
+#   text hash     fe776ca278b758f1
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

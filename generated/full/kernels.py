@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a1c6dd658b756520
-#   text hash     567ea68977c3bb88
+#   content hash  a79f0eee466b45cf
+#   text hash     534b5708400dd3d2
 #   render with   attnforge render specs/full.yaml
 """The kernels: Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a1c6dd658b756520
-#   text hash     7bd20ada13794f9c
+#   content hash  a79f0eee466b45cf
+#   text hash     bb812b412f091984
 #   render with   attnforge render specs/full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

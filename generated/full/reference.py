@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a1c6dd658b756520
-#   text hash     c14d719e6e801129
+#   content hash  a79f0eee466b45cf
+#   text hash     4226197925742e60
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0f7dad581541cfb5
-#   text hash     753d100d982271c3
+#   content hash  331bb5b06eea368c
+#   text hash     ad6528a67bba9a5e
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0f7dad581541cfb5
-#   text hash     6ef93ccd266bfc0d
+#   content hash  331bb5b06eea368c
+#   text hash     41110e4fc2c1b4ae
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

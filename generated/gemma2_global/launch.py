@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0f7dad581541cfb5
-#   text hash     36f7e984b80a0ec3
+#   content hash  331bb5b06eea368c
+#   text hash     500e8fe4faf45193
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

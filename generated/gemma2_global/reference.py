@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0f7dad581541cfb5
-#   text hash     57dfec65d1c2e329
+#   content hash  331bb5b06eea368c
+#   text hash     7a4dcd0c3082cb56
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

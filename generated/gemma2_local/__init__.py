@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d39ed4c030343d05
-#   text hash     8e82b9d77bd82834
+#   content hash  503ae79f47acded2
+#   text hash     021b113bbfb0503a
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d39ed4c030343d05
-#   text hash     aa903d8316a11f72
+#   content hash  503ae79f47acded2
+#   text hash     0465ec9a4ce06b43
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

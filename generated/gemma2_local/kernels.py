@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d39ed4c030343d05
-#   text hash     3ce65d4f5269ad3a
+#   content hash  503ae79f47acded2
+#   text hash     a4e5b310db1ba3af
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernels: The local layers of Gemma 2, with a window and capped scores.
 

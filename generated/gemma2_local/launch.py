@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d39ed4c030343d05
-#   text hash     87b52e7ef3fcc483
+#   content hash  503ae79f47acded2
+#   text hash     4db929cadb6662bd
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

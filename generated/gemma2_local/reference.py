@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d39ed4c030343d05
-#   text hash     f1049e9c488b590d
+#   content hash  503ae79f47acded2
+#   text hash     ba05e73d8c3dd643
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

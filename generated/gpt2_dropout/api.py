@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  8e50382252bbfe80
-#   text hash     08c345c591ac3a9f
+#   content hash  a5b1c91ec9c61e79
+#   text hash     66c0964f7b79cb18
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

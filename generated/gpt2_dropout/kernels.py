@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  8e50382252bbfe80
-#   text hash     6ae1840f787b056f
+#   content hash  a5b1c91ec9c61e79
+#   text hash     17513b113654e43f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernels: Causal attention with dropout of the weights, for training.
 

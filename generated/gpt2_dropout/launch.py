@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  8e50382252bbfe80
-#   text hash     0eb12956ea4b331c
+#   content hash  a5b1c91ec9c61e79
+#   text hash     a893c012510ceda0
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  8e50382252bbfe80
-#   text hash     d37bf494d4be1490
+#   content hash  a5b1c91ec9c61e79
+#   text hash     786abd5fc2bd86e5
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c84453bf5b584757
-#   text hash     0ae38f348b6bcb0e
+#   content hash  6a4b36188bf97331
+#   text hash     b5c7aa5082c8f4dd
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

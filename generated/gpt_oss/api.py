@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c84453bf5b584757
-#   text hash     dfaf4fa7541e2d68
+#   content hash  6a4b36188bf97331
+#   text hash     32887ec37e90f802
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

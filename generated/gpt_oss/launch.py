@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c84453bf5b584757
-#   text hash     387d9e15d47f578e
+#   content hash  6a4b36188bf97331
+#   text hash     5d0664a614bd8400
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c84453bf5b584757
-#   text hash     4347efa84651de23
+#   content hash  6a4b36188bf97331
+#   text hash     7cc76aa5c4d120e7
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

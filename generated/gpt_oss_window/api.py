@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  cbb86d658499ce2e
-#   text hash     61f80a9c3bdedf9c
+#   content hash  75db7b75d09a97dd
+#   text hash     b3c2a37ea06474d9
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

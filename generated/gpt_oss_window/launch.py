@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  cbb86d658499ce2e
-#   text hash     5c8bde4332e11fe7
+#   content hash  75db7b75d09a97dd
+#   text hash     eb9db76a9103449c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

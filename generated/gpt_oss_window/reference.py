@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  cbb86d658499ce2e
-#   text hash     95e21ef3ec8b58a0
+#   content hash  75db7b75d09a97dd
+#   text hash     f5613e9359d32ced
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

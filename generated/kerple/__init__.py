@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  07c0690c395de7bc
-#   text hash     ce3f4a214df28f97
+#   content hash  f866da7ed55c2b64
+#   text hash     bf7de76dcedecead
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

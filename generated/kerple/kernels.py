@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  07c0690c395de7bc
-#   text hash     38cf4440dad3780d
+#   content hash  f866da7ed55c2b64
+#   text hash     6748d4f66a0e60f4
 #   render with   attnforge render specs/kerple.yaml
 """The kernels: Causal attention that falls with the logarithm of the distance, at a learned rate.
 

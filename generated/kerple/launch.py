@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  07c0690c395de7bc
-#   text hash     733e5f2579559ade
+#   content hash  f866da7ed55c2b64
+#   text hash     1b2b117853c9c0cf
 #   render with   attnforge render specs/kerple.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

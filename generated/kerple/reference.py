@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  07c0690c395de7bc
-#   text hash     c88b0565a8e482c9
+#   content hash  f866da7ed55c2b64
+#   text hash     5f452bb4f202ea8f
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

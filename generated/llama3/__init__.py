@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  44b5a02e64a95320
-#   text hash     aad60f8c5ed2897d
+#   content hash  bf0609040b62878c
+#   text hash     f28d30443416acfe
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  44b5a02e64a95320
-#   text hash     f11d1da626500ac4
+#   content hash  bf0609040b62878c
+#   text hash     1882584a280e34dd
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  44b5a02e64a95320
-#   text hash     258a09bb1d2c57ac
+#   content hash  bf0609040b62878c
+#   text hash     ac3b83973818c0b1
 #   render with   attnforge render specs/llama3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

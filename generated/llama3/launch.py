@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  44b5a02e64a95320
-#   text hash     91fca9c4835b4edf
+#   content hash  bf0609040b62878c
+#   text hash     98cc904005253854
 #   render with   attnforge render specs/llama3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

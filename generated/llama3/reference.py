@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  44b5a02e64a95320
-#   text hash     7eb674ae1bc529a0
+#   content hash  bf0609040b62878c
+#   text hash     acd47e045f60b8db
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

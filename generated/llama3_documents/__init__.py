@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5ee363c576b37ed5
-#   text hash     b0d47aa9c5dbc985
+#   content hash  1333795e2205022c
+#   text hash     a170d686726c1b28
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

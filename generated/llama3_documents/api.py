@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5ee363c576b37ed5
-#   text hash     e543e4f8ec9d63ce
+#   content hash  1333795e2205022c
+#   text hash     2a4d40f86d689a94
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

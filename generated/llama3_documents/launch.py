@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5ee363c576b37ed5
-#   text hash     bbc166a32ab4ae75
+#   content hash  1333795e2205022c
+#   text hash     7f5ef068844579c3
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5ee363c576b37ed5
-#   text hash     8678de3befe9f917
+#   content hash  1333795e2205022c
+#   text hash     f8862925fa7d5aac
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  0b640f993facb925
-#   text hash     a022b4a236810c99
+#   content hash  1876ce0ce1753193
+#   text hash     218f80b2f8cf76ec
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

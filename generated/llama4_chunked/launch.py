@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  0b640f993facb925
-#   text hash     5baefa27e7db3a6a
+#   content hash  1876ce0ce1753193
+#   text hash     ef0c88579fb78cd9
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  0b640f993facb925
-#   text hash     d3f70dfc75f32dbd
+#   content hash  1876ce0ce1753193
+#   text hash     ad194450af8f9c69
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

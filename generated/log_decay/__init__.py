@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e8ac623e40ae6e91
-#   text hash     7eb09f181d030f67
+#   content hash  33aa102c596fdd28
+#   text hash     9468242f5527c3d2
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e8ac623e40ae6e91
-#   text hash     b36a0acfdb81df6b
+#   content hash  33aa102c596fdd28
+#   text hash     b60a3648f5d2c1d0
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

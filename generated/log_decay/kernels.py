@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e8ac623e40ae6e91
-#   text hash     29bb863671a605e6
+#   content hash  33aa102c596fdd28
+#   text hash     63af4b60311c98a4
 #   render with   attnforge render specs/log_decay.yaml
 """The kernels: Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e8ac623e40ae6e91
-#   text hash     7eae735b52c69c94
+#   content hash  33aa102c596fdd28
+#   text hash     971d236cd9cc7582
 #   render with   attnforge render specs/log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e8ac623e40ae6e91
-#   text hash     6b25a2f9797a20a0
+#   content hash  33aa102c596fdd28
+#   text hash     fe8336a4e72c6887
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

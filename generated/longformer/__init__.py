@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  92a9eb08d5f41c2c
-#   text hash     2aa960b9a199fcc1
+#   content hash  48e78ccbdb1f49d3
+#   text hash     8e20326c97a9faf2
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  92a9eb08d5f41c2c
-#   text hash     6530042975ec5c15
+#   content hash  48e78ccbdb1f49d3
+#   text hash     6d6d0a24cd9303fa
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

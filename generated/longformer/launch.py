@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  92a9eb08d5f41c2c
-#   text hash     4f9bec6497064b55
+#   content hash  48e78ccbdb1f49d3
+#   text hash     f77fe68553043724
 #   render with   attnforge render specs/longformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

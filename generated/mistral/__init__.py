@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bfe9c52f93bbb6d4
-#   text hash     f443e1ead94e8b5a
+#   content hash  c37b694cca66acce
+#   text hash     794d44c6d0c52488
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

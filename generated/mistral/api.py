@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bfe9c52f93bbb6d4
-#   text hash     edfd4d2fa53f9bbf
+#   content hash  c37b694cca66acce
+#   text hash     a62675feebacd2d7
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

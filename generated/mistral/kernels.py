@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bfe9c52f93bbb6d4
-#   text hash     69cfc12efecfa177
+#   content hash  c37b694cca66acce
+#   text hash     2761ec1df700f4b2
 #   render with   attnforge render specs/mistral.yaml
 """The kernels: Causal attention to the 4096 most recent keys with rotary embedding.
 

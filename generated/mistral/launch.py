@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bfe9c52f93bbb6d4
-#   text hash     ddfc34c036ab26e9
+#   content hash  c37b694cca66acce
+#   text hash     a6dfe78118388e8d
 #   render with   attnforge render specs/mistral.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bfe9c52f93bbb6d4
-#   text hash     1bbd591abafb495f
+#   content hash  c37b694cca66acce
+#   text hash     9a76b932f3ae23f9
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

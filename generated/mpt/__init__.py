@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c26bc9fb19fbf530
-#   text hash     ab9c25fb01de102c
+#   content hash  39ad79b9c9e05536
+#   text hash     11f8ba21207f71d5
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c26bc9fb19fbf530
-#   text hash     a9709e5b8d198987
+#   content hash  39ad79b9c9e05536
+#   text hash     601fc1487a3a8c79
 #   render with   attnforge render specs/mpt.yaml
 """The kernels: Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c26bc9fb19fbf530
-#   text hash     ff7275eb3512f3ea
+#   content hash  39ad79b9c9e05536
+#   text hash     4ab520854131ae29
 #   render with   attnforge render specs/mpt.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

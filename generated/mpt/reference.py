@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c26bc9fb19fbf530
-#   text hash     7c0ce891a726fb6f
+#   content hash  39ad79b9c9e05536
+#   text hash     5f376da8c5e83633
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  2d26226edc54452f
-#   text hash     5b45adbbc9a3239f
+#   content hash  0c3fd0500211d188
+#   text hash     29abe63c776685ea
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  2d26226edc54452f
-#   text hash     4898a5dbc648c8ef
+#   content hash  0c3fd0500211d188
+#   text hash     8175316f1f71f2b3
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernels: Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  2d26226edc54452f
-#   text hash     fb5e70fca7d02417
+#   content hash  0c3fd0500211d188
+#   text hash     e45e7086759bf25d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  2d26226edc54452f
-#   text hash     46770ee626c5dd07
+#   content hash  0c3fd0500211d188
+#   text hash     d776b301518f4b82
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

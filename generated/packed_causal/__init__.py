@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e9b413c977924dcd
-#   text hash     f4bb20450b5d57ba
+#   content hash  e1a3b372b117dde8
+#   text hash     eb391c8e66ee4214
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

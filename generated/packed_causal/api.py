@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e9b413c977924dcd
-#   text hash     0a9650a0670cae8e
+#   content hash  e1a3b372b117dde8
+#   text hash     c288e592c816b24a
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e9b413c977924dcd
-#   text hash     f86c16e828a958e7
+#   content hash  e1a3b372b117dde8
+#   text hash     8d3ebacbba3847f1
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernels: Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e9b413c977924dcd
-#   text hash     0fa3b23a6e8b82a8
+#   content hash  e1a3b372b117dde8
+#   text hash     bc08a471dd0fd8e9
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

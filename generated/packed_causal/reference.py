@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e9b413c977924dcd
-#   text hash     066e4f41ac1a2768
+#   content hash  e1a3b372b117dde8
+#   text hash     e56360b5f32405ef
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e59a0e9910656ab0
-#   text hash     224b4b911b18e9ba
+#   content hash  15ee442b3a7289b7
+#   text hash     c16d9ea18901e977
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

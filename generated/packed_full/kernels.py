@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e59a0e9910656ab0
-#   text hash     3a7e3a845e3b0cd3
+#   content hash  15ee442b3a7289b7
+#   text hash     9038439d91b73d44
 #   render with   attnforge render specs/packed_full.yaml
 """The kernels: Softmax attention without a mask, for sequences packed into one tensor.
 

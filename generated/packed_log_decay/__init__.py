@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  ff343a064f5fa1f1
-#   text hash     a5d4779ac06ad4b7
+#   content hash  c81d9c302e7eae59
+#   text hash     0e9cf15afb79677f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

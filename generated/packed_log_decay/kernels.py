@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  ff343a064f5fa1f1
-#   text hash     8f367218b090d3dc
+#   content hash  c81d9c302e7eae59
+#   text hash     a63e23c125522fee
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The kernels: Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

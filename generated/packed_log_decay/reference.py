@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  ff343a064f5fa1f1
-#   text hash     e340733fa01e4dca
+#   content hash  c81d9c302e7eae59
+#   text hash     1d7527eaa39c2629
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  1cb92f9cd025b975
-#   text hash     bbffa6a6a2ecd241
+#   content hash  6dd53b6309e6e05d
+#   text hash     17ea95d24ab99d86
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

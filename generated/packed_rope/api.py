@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  1cb92f9cd025b975
-#   text hash     7a8b3da5040b5dae
+#   content hash  6dd53b6309e6e05d
+#   text hash     45255bef97a01f40
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  1cb92f9cd025b975
-#   text hash     878f4c3fac7b8dc2
+#   content hash  6dd53b6309e6e05d
+#   text hash     7957d5f2043e426e
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernels: Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  1cb92f9cd025b975
-#   text hash     a3f481eaefbd80e3
+#   content hash  6dd53b6309e6e05d
+#   text hash     0f15270f3bdada10
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

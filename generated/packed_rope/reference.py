@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  1cb92f9cd025b975
-#   text hash     8828f7e26493e067
+#   content hash  6dd53b6309e6e05d
+#   text hash     3e1e756913014ce4
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

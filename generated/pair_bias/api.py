@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  584cac37cceb83ed
-#   text hash     32fbada7fd5a4da8
+#   content hash  2ee617a82d5b083e
+#   text hash     da1aabc46208b362
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  584cac37cceb83ed
-#   text hash     588eeb166ec1f071
+#   content hash  2ee617a82d5b083e
+#   text hash     891d75fcd31587e0
 #   render with   attnforge render specs/pair_bias.yaml
 """The kernels: Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  584cac37cceb83ed
-#   text hash     b6a2c38a3ff5d049
+#   content hash  2ee617a82d5b083e
+#   text hash     5e707853b3c28a8a
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  584cac37cceb83ed
-#   text hash     40056eeef9780dbc
+#   content hash  2ee617a82d5b083e
+#   text hash     1f7627ef0c55dd8c
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8980f01ff67dae3d
-#   text hash     0f3a07f566509dc1
+#   content hash  d69451343f609712
+#   text hash     672ce74511e47067
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

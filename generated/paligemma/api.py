@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8980f01ff67dae3d
-#   text hash     5313a0898d7ddba5
+#   content hash  d69451343f609712
+#   text hash     c4f5971325e1c539
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8980f01ff67dae3d
-#   text hash     1f49f6fb055f2e5b
+#   content hash  d69451343f609712
+#   text hash     96a441897d2b48cc
 #   render with   attnforge render specs/paligemma.yaml
 """The kernels: An image and a prompt that all see as a prefix, and text that sees causally.
 

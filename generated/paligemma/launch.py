@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8980f01ff67dae3d
-#   text hash     84663acf6f389c81
+#   content hash  d69451343f609712
+#   text hash     bd2e8ed48772284f
 #   render with   attnforge render specs/paligemma.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8980f01ff67dae3d
-#   text hash     422583e8c40b6a59
+#   content hash  d69451343f609712
+#   text hash     74f3e13531b22fbb
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

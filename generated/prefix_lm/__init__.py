@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a1ff86ccee22ce6f
-#   text hash     06b0a7345273ae85
+#   content hash  e540d5fe17afe8b5
+#   text hash     9a1d38383bbc77be
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a1ff86ccee22ce6f
-#   text hash     dfbacda1ee779080
+#   content hash  e540d5fe17afe8b5
+#   text hash     7ab6be9253998077
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

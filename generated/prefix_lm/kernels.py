@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a1ff86ccee22ce6f
-#   text hash     ea30e22d0af5de0c
+#   content hash  e540d5fe17afe8b5
+#   text hash     1b4152994c9cdec4
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernels: Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a1ff86ccee22ce6f
-#   text hash     d62ebce3742f145f
+#   content hash  e540d5fe17afe8b5
+#   text hash     215ae97f8570bbe6
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

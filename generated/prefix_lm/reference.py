@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a1ff86ccee22ce6f
-#   text hash     d05bd70e051fe2b3
+#   content hash  e540d5fe17afe8b5
+#   text hash     bebd660f24132566
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

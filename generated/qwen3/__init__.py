@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  cc59b6ef51d52666
-#   text hash     2ab6bc12cf2824b0
+#   content hash  ba3476a558e2c300
+#   text hash     03947520325bfc07
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  cc59b6ef51d52666
-#   text hash     151c51700e407387
+#   content hash  ba3476a558e2c300
+#   text hash     b0c33fefd58392bf
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

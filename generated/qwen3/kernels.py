@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  cc59b6ef51d52666
-#   text hash     dbb5db19e881ea7b
+#   content hash  ba3476a558e2c300
+#   text hash     8e191cfb45742440
 #   render with   attnforge render specs/qwen3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

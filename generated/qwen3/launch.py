@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  cc59b6ef51d52666
-#   text hash     b02055e8e3e78a38
+#   content hash  ba3476a558e2c300
+#   text hash     24eaf6ddaa42f61f
 #   render with   attnforge render specs/qwen3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  2ae442932c9ad679
-#   text hash     f50ef4531d41a483
+#   content hash  9d24882504bdb9da
+#   text hash     3a4ae862a27d7e19
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  2ae442932c9ad679
-#   text hash     e428551fdae9c28b
+#   content hash  9d24882504bdb9da
+#   text hash     26182c532c494b91
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

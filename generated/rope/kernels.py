@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  2ae442932c9ad679
-#   text hash     9164a454027026d6
+#   content hash  9d24882504bdb9da
+#   text hash     1b00f706ebdfc1ce
 #   render with   attnforge render specs/rope.yaml
 """The kernels: Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  2ae442932c9ad679
-#   text hash     99af523c71c08ec8
+#   content hash  9d24882504bdb9da
+#   text hash     98426ae3bf5ea33e
 #   render with   attnforge render specs/rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

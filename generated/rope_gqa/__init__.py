@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  19a4e40a9cb22966
-#   text hash     24283d55e9c53c32
+#   content hash  7d9af9d3acdbf2aa
+#   text hash     bfb7f6d0cd0e8b41
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  19a4e40a9cb22966
-#   text hash     b152a1aeeddefa0a
+#   content hash  7d9af9d3acdbf2aa
+#   text hash     9494cd3b8ac4d20c
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

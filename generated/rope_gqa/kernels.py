@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  19a4e40a9cb22966
-#   text hash     1be785c3b5d67174
+#   content hash  7d9af9d3acdbf2aa
+#   text hash     2c1b15ce1d2cac9d
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  19a4e40a9cb22966
-#   text hash     ac01127358fddc80
+#   content hash  7d9af9d3acdbf2aa
+#   text hash     6b61ddb5c7c558e0
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

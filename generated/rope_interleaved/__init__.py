@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2f7c46da5326e887
-#   text hash     49ad471043640f09
+#   content hash  074746cdb7070297
+#   text hash     23b31b7db156b8dc
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2f7c46da5326e887
-#   text hash     0ecde42fee2b14c2
+#   content hash  074746cdb7070297
+#   text hash     ce4d7792ae8814a9
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernels: Causal attention with rotary embedding of neighbouring components.
 

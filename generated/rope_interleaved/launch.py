@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2f7c46da5326e887
-#   text hash     42e81ed429d5bdda
+#   content hash  074746cdb7070297
+#   text hash     9f0fbc4162bf9209
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

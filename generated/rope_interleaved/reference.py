@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2f7c46da5326e887
-#   text hash     9b535a8b6faab4cc
+#   content hash  074746cdb7070297
+#   text hash     699b68e0252eef13
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  009ee0e04d77be1f
-#   text hash     e7896f7a0b85c7d6
+#   content hash  661f78153e98780f
+#   text hash     fb978ba6dc4346fe
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  009ee0e04d77be1f
-#   text hash     940104bb4ca8cf01
+#   content hash  661f78153e98780f
+#   text hash     bc6fbe3b5026c2eb
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

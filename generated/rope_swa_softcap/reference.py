@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  009ee0e04d77be1f
-#   text hash     3bd167ff99b0b0b6
+#   content hash  661f78153e98780f
+#   text hash     70c109987e112576
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c1e075b90ba12f15
-#   text hash     044f2ec9bc3d6194
+#   content hash  4ea9f6ec2b247685
+#   text hash     ca274f2f76d797da
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c1e075b90ba12f15
-#   text hash     7762185ce5b3a47e
+#   content hash  4ea9f6ec2b247685
+#   text hash     fe62606201bac960
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

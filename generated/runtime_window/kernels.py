@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c1e075b90ba12f15
-#   text hash     04dadb3af53282ee
+#   content hash  4ea9f6ec2b247685
+#   text hash     9fed43e385ffbc03
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernels: Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c1e075b90ba12f15
-#   text hash     66e6f62cec75df73
+#   content hash  4ea9f6ec2b247685
+#   text hash     ec173fcd98f66c1a
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

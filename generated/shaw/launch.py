@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  05661cd20b1a45bf
-#   text hash     39e17cf740ba0c87
+#   content hash  f6e11cc13b08f9d6
+#   text hash     c0a3e83c95eb7f7a
 #   render with   attnforge render specs/shaw.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

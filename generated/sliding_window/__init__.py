@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  abad72be5540df62
-#   text hash     bbf872caacc39796
+#   content hash  71ce99f62c272f21
+#   text hash     9403c125513a7f8c
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

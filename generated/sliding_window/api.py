@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  abad72be5540df62
-#   text hash     6758716b1068bdf9
+#   content hash  71ce99f62c272f21
+#   text hash     b0dc4f11d2fa60dc
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  abad72be5540df62
-#   text hash     d0e87077276ff07d
+#   content hash  71ce99f62c272f21
+#   text hash     d43ffe0ea0402870
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernels: Causal attention to the 1024 most recent keys.
 

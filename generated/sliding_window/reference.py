@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  abad72be5540df62
-#   text hash     2d845f08a44261f5
+#   content hash  71ce99f62c272f21
+#   text hash     6898b12a906845e2
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

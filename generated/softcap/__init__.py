@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c26150c8852a63cc
-#   text hash     7b01167bcf1d0cc4
+#   content hash  66e20abc482d5749
+#   text hash     cff211d5423b38b3
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c26150c8852a63cc
-#   text hash     cc5be2b273609e9d
+#   content hash  66e20abc482d5749
+#   text hash     995ce26796c7c592
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c26150c8852a63cc
-#   text hash     cb94b5e392c172ba
+#   content hash  66e20abc482d5749
+#   text hash     d1b31bc72c689b6b
 #   render with   attnforge render specs/softcap.yaml
 """The kernels: Causal attention with scores capped smoothly at 30.
 

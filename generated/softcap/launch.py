@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c26150c8852a63cc
-#   text hash     db1843680044ad49
+#   content hash  66e20abc482d5749
+#   text hash     f43bdbd1e0813bf5
 #   render with   attnforge render specs/softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

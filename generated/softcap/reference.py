@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c26150c8852a63cc
-#   text hash     f0cae600ef5cb141
+#   content hash  66e20abc482d5749
+#   text hash     4a69befa92cb2231
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  cf7917ffdc02dacd
-#   text hash     19a5aa8607dafa82
+#   content hash  015fbb19fef0ae7f
+#   text hash     c68bc93a6d9b9a05
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

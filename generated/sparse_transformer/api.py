@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  cf7917ffdc02dacd
-#   text hash     dd1d44a345d0b3f6
+#   content hash  015fbb19fef0ae7f
+#   text hash     a357ed3e1b51a7e0
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  cf7917ffdc02dacd
-#   text hash     8f913c6ed920e2b1
+#   content hash  015fbb19fef0ae7f
+#   text hash     a92ac3cdc73c8b74
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

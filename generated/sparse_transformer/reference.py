@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  cf7917ffdc02dacd
-#   text hash     f10daac896614563
+#   content hash  015fbb19fef0ae7f
+#   text hash     cf7ad119da227e9c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

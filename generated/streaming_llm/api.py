@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5515189785252cc1
-#   text hash     facc274a18d6a8dd
+#   content hash  e0be3e8153134390
+#   text hash     38b6faea233e71a3
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

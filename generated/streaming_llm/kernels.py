@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5515189785252cc1
-#   text hash     a6ab04c27dfb0256
+#   content hash  e0be3e8153134390
+#   text hash     ad377926933578f6
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernels: Causal attention to the 1024 most recent keys and to the first four.
 

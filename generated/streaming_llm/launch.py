@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5515189785252cc1
-#   text hash     893f346c9f7ec3e8
+#   content hash  e0be3e8153134390
+#   text hash     5f9b5d2cc108f24c
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5515189785252cc1
-#   text hash     65a2e0213c63af6a
+#   content hash  e0be3e8153134390
+#   text hash     b3bfd012a737cd8b
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  8e3551748834fe36
-#   text hash     4543cfdf6d8828bd
+#   content hash  3e35e7f4a32104fb
+#   text hash     717920a1d5e0d6c8
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  8e3551748834fe36
-#   text hash     57afc4d32f526386
+#   content hash  3e35e7f4a32104fb
+#   text hash     9af36db44b540086
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

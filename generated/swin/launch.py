@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  8e3551748834fe36
-#   text hash     104df2bada0eb916
+#   content hash  3e35e7f4a32104fb
+#   text hash     2c49534a9ab68eab
 #   render with   attnforge render specs/swin.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

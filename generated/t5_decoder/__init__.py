@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  188d2478b36eb746
-#   text hash     818daba6b28570ec
+#   content hash  a6e51bb385cac690
+#   text hash     9ba64569fd812802
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

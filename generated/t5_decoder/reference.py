@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  188d2478b36eb746
-#   text hash     09ea3ff3b51f40ee
+#   content hash  a6e51bb385cac690
+#   text hash     56a6210e8a67dcf4
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

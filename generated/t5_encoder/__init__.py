@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  1bd505a778fe9536
-#   text hash     7703f2d70397ff62
+#   content hash  3d5d52e42b49b8e2
+#   text hash     827b8f5162e523f2
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  1bd505a778fe9536
-#   text hash     8a8146ecb5f0aa86
+#   content hash  3d5d52e42b49b8e2
+#   text hash     77d92dd0ff104f75
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernels: Attention with T5's learned biases for distances in both directions.
 

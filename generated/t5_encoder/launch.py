@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  1bd505a778fe9536
-#   text hash     cbd3a88cc05a72ae
+#   content hash  3d5d52e42b49b8e2
+#   text hash     075fffad28867bd1
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

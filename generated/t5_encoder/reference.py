@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  1bd505a778fe9536
-#   text hash     2783f56ed6082355
+#   content hash  3d5d52e42b49b8e2
+#   text hash     0f13a710de63b989
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b98eccf866e28dab
-#   text hash     73714f2e281975ca
+#   content hash  22e7c30ecf5a4b0c
+#   text hash     95c10377b476f43b
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b98eccf866e28dab
-#   text hash     0b4c46f3d75e1ee9
+#   content hash  22e7c30ecf5a4b0c
+#   text hash     67af225a7a51cfeb
 #   render with   attnforge render specs/transfusion.yaml
 """The kernels: Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b98eccf866e28dab
-#   text hash     e19407d00f523cc3
+#   content hash  22e7c30ecf5a4b0c
+#   text hash     8d46ac8210690970
 #   render with   attnforge render specs/transfusion.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b98eccf866e28dab
-#   text hash     d799bb925aa3ee84
+#   content hash  22e7c30ecf5a4b0c
+#   text hash     4e2a2c987e660106
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c78ea15d4ae37921
-#   text hash     a9b12912e23eba50
+#   content hash  264384e113dc4e5f
+#   text hash     71caf2ee9dcdc7e2
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c78ea15d4ae37921
-#   text hash     f60493f861688858
+#   content hash  264384e113dc4e5f
+#   text hash     07a28ffc09d2a875
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

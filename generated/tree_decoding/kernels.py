@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c78ea15d4ae37921
-#   text hash     dd0256d7a50e3bb3
+#   content hash  264384e113dc4e5f
+#   text hash     fe04bd1e69ac89ac
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernels: A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

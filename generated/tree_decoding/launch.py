@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c78ea15d4ae37921
-#   text hash     59300bdf8c5be647
+#   content hash  264384e113dc4e5f
+#   text hash     cf8ec38121136ada
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c78ea15d4ae37921
-#   text hash     9dac4ecac5fb0af0
+#   content hash  264384e113dc4e5f
+#   text hash     c6d2dc597accb0ae
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

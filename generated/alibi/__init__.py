@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  45a5f547270b1de6
-#   text hash     56e3378b523d57fd
+#   content hash  b1857b0d723a4966
+#   text hash     3a66b47f9dfdc13d
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

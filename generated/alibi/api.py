@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  45a5f547270b1de6
-#   text hash     89a6616985d2a4d0
+#   content hash  b1857b0d723a4966
+#   text hash     f18dd0567372602e
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  45a5f547270b1de6
-#   text hash     0fe1ad87d806fa94
+#   content hash  b1857b0d723a4966
+#   text hash     26aedfca64116e99
 #   render with   attnforge render specs/alibi.yaml
 """The kernels: Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  45a5f547270b1de6
-#   text hash     a12c8e18fd697bd6
+#   content hash  b1857b0d723a4966
+#   text hash     8c1659f51f91d9e3
 #   render with   attnforge render specs/alibi.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  45a5f547270b1de6
-#   text hash     ad3dc17959248a9c
+#   content hash  b1857b0d723a4966
+#   text hash     8ca3cf15ecc62fdf
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a1ed302b87746b33
-#   text hash     efb7231f87ad9dc7
+#   content hash  4d6458c69242e6ce
+#   text hash     21cbcf555f9d3d75
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

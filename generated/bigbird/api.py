@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a1ed302b87746b33
-#   text hash     bea194aa1d73f206
+#   content hash  4d6458c69242e6ce
+#   text hash     a7941fece4bcb759
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

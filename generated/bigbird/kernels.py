@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a1ed302b87746b33
-#   text hash     0619bf24414a3dd3
+#   content hash  4d6458c69242e6ce
+#   text hash     e99a69c2717d1b36
 #   render with   attnforge render specs/bigbird.yaml
 """The kernels: A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a1ed302b87746b33
-#   text hash     27c03117d5919606
+#   content hash  4d6458c69242e6ce
+#   text hash     c31bf3015b5f56ee
 #   render with   attnforge render specs/bigbird.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

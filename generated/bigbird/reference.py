@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a1ed302b87746b33
-#   text hash     b8d7f81a2f4ed8cb
+#   content hash  4d6458c69242e6ce
+#   text hash     16f62863cb794062
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

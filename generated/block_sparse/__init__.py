@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e8e2abed04969905
-#   text hash     16a92a4b2567f521
+#   content hash  e5549bae5642bd10
+#   text hash     8410a0d3ed8d4317
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e8e2abed04969905
-#   text hash     d4506e1cbe9c056f
+#   content hash  e5549bae5642bd10
+#   text hash     ef988505da9d8032
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e8e2abed04969905
-#   text hash     27a792145df739d4
+#   content hash  e5549bae5642bd10
+#   text hash     1b97168e01fddcdb
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernels: Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e8e2abed04969905
-#   text hash     d6f93979733385ec
+#   content hash  e5549bae5642bd10
+#   text hash     3f7cd494ba530f9b
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e8e2abed04969905
-#   text hash     2617febe72dbc0f0
+#   content hash  e5549bae5642bd10
+#   text hash     187d2f0b01345551
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

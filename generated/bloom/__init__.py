@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b7bb0f85e81153c0
-#   text hash     82927a2f20d96493
+#   content hash  3fbcde2ad26534ca
+#   text hash     1da15159509b327d
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

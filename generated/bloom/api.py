@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b7bb0f85e81153c0
-#   text hash     14bee72ccf1a3b8a
+#   content hash  3fbcde2ad26534ca
+#   text hash     488f931a6992c73a
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b7bb0f85e81153c0
-#   text hash     341243ccd0e63830
+#   content hash  3fbcde2ad26534ca
+#   text hash     d44773f6aa4d30bd
 #   render with   attnforge render specs/bloom.yaml
 """The kernels: Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b7bb0f85e81153c0
-#   text hash     6b1bb494fa60fc28
+#   content hash  3fbcde2ad26534ca
+#   text hash     0132871c154c419f
 #   render with   attnforge render specs/bloom.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b7bb0f85e81153c0
-#   text hash     c61054a70647e503
+#   content hash  3fbcde2ad26534ca
+#   text hash     a800b1cbbb721db7
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a0c80ef5ab172ad7
-#   text hash     e7629425a58531c6
+#   content hash  060184b882b07d1a
+#   text hash     b98af9c7bfc36187
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a0c80ef5ab172ad7
-#   text hash     310d52715a7bf461
+#   content hash  060184b882b07d1a
+#   text hash     b812c1a7100377af
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

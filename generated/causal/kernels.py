@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a0c80ef5ab172ad7
-#   text hash     11e9fd988ac2f849
+#   content hash  060184b882b07d1a
+#   text hash     f2aa763553253834
 #   render with   attnforge render specs/causal.yaml
 """The kernels: Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a0c80ef5ab172ad7
-#   text hash     de5808852d950150
+#   content hash  060184b882b07d1a
+#   text hash     7c92fcce12e402e4
 #   render with   attnforge render specs/causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a0c80ef5ab172ad7
-#   text hash     7522cf8fd5ef1ad0
+#   content hash  060184b882b07d1a
+#   text hash     c49739c0e412c1fa
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  913b72878686b8cd
-#   text hash     914a1022a7830257
+#   content hash  b3a2ef3fe1eec2d9
+#   text hash     413b9ce5caec1997
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  913b72878686b8cd
-#   text hash     614196d3ac020dcd
+#   content hash  b3a2ef3fe1eec2d9
+#   text hash     ae7f62db8225c01a
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernels: Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  913b72878686b8cd
-#   text hash     b1ab63274faf90e6
+#   content hash  b3a2ef3fe1eec2d9
+#   text hash     dda6857094d4f63a
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

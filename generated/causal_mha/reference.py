@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  913b72878686b8cd
-#   text hash     22c9aff5585a12d8
+#   content hash  b3a2ef3fe1eec2d9
+#   text hash     2a42a2f33429436a
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5000e12c8276d976
-#   text hash     37136f1070b13f22
+#   content hash  cc04b712088032b4
+#   text hash     b6d8d7bec7af38c7
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5000e12c8276d976
-#   text hash     2495e28f9e593f57
+#   content hash  cc04b712088032b4
+#   text hash     038b40a71e209790
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

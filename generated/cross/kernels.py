@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5000e12c8276d976
-#   text hash     4de1d7e13c198796
+#   content hash  cc04b712088032b4
+#   text hash     cd7e1e58111397bb
 #   render with   attnforge render specs/cross.yaml
 """The kernels: Attention from a decoder to all of an encoder's outputs.
 

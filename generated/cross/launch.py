@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5000e12c8276d976
-#   text hash     5939d5cf90a59bdb
+#   content hash  cc04b712088032b4
+#   text hash     98597f89b926a6b2
 #   render with   attnforge render specs/cross.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

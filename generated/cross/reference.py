@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5000e12c8276d976
-#   text hash     6e0bc56be221c152
+#   content hash  cc04b712088032b4
+#   text hash     b2c60e7d799c2020
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

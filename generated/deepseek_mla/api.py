@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  45148304e911325b
-#   text hash     ebf2760b69b12a3a
+#   content hash  05328757e85ffa00
+#   text hash     32b8d4d1bb04f13f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

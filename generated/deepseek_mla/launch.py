@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  45148304e911325b
-#   text hash     897b29d9b5789f22
+#   content hash  05328757e85ffa00
+#   text hash     ab50c6995e5feaf9
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  31f4fb2a42dd161e
-#   text hash     f50ec88b73aa39e9
+#   content hash  7fe02c07ea30e339
+#   text hash     7918238dc7cc9661
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

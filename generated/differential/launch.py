@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  31f4fb2a42dd161e
-#   text hash     e704ff125fa8c3ee
+#   content hash  7fe02c07ea30e339
+#   text hash     5c2577633ba2b36d
 #   render with   attnforge render specs/differential.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

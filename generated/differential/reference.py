@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  31f4fb2a42dd161e
-#   text hash     49dd74f1f8743496
+#   content hash  7fe02c07ea30e339
+#   text hash     1772b41d04feb951
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

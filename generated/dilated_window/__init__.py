@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  88a4cff7b93f20cb
-#   text hash     f97ed401c0d8e0cf
+#   content hash  76a4c32f166e25a6
+#   text hash     798b29105a811243
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

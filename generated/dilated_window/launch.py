@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  88a4cff7b93f20cb
-#   text hash     669ec5e8ab3d93ad
+#   content hash  76a4c32f166e25a6
+#   text hash     a0003b0703dc8591
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

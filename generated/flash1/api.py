@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  75398b06b3053068
-#   text hash     5aac5bc993acde8f
+#   content hash  e8f0668b32223d20
+#   text hash     49590b822b8fc199
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  75398b06b3053068
-#   text hash     46772fa613dbe89a
+#   content hash  e8f0668b32223d20
+#   text hash     d0e95932a81e17e8
 #   render with   attnforge render specs/flash1.yaml
 """Launches the kernels as operators that PyTorch can compile."""
 

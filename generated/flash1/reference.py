@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  75398b06b3053068
-#   text hash     ee365e640df02e62
+#   content hash  e8f0668b32223d20
+#   text hash     143279df30b25326
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  d719e1db89ae50ce
-#   text hash     b1380d3c0bfb5e25
+#   content hash  8f9c5c9f180ad3c7
+#   text hash     af317caac4ca2311
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

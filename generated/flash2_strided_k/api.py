@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  d719e1db89ae50ce
-#   text hash     d0eac562b88ce338
+#   content hash  8f9c5c9f180ad3c7
+#   text hash     e9e99684e34542e8
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  d719e1db89ae50ce
-#   text hash     9bbce4ad18c1e52d
+#   content hash  8f9c5c9f180ad3c7
+#   text hash     ae23d7a0dddbcaea
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The kernels: The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

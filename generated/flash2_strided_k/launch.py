@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  d719e1db89ae50ce
-#   text hash     4a3cb4e95cd74a1f
+#   content hash  8f9c5c9f180ad3c7
+#   text hash     f0271b4d558cdec5
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Launches the kernels as operators that PyTorch can compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2a228ac32abf968d
-#   text hash     c1b2d6c875327e4e
+#   content hash  a9ef7db3365912e9
+#   text hash     472c4f2288526223
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

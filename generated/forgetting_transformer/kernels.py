@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2a228ac32abf968d
-#   text hash     d7d64bfab39a6a28
+#   content hash  a9ef7db3365912e9
+#   text hash     2986ead595261922
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The kernels: Causal attention with a forget gate learned for each token and head.
 
@@ -152,9 +152,10 @@ def store_rows(ptr, stride, x, first, count, WIDTH: tl.constexpr):
 
 @triton.jit
 def attend(
-    acc, m, l, q_tile, k_desc, v_desc, b, kv_h, k_start, k_len, scale, q_pos, log_decay_base, log_decay_begin_q,
-    log_decay_anchor, log_decay_q, log_decay_desc, log_decay_stride_token, log_decay_stride_part,
-    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, mixed
+    acc, m, l, q_tile, k_desc, v_desc, b, kv_h, k_start, k_len, scale, q_pos, log_decay_base,
+    log_decay_at_begin_q, log_decay_anchor, log_decay_q, log_decay_desc, log_decay_stride_token,
+    log_decay_stride_part, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    PRECISION: tl.constexpr, mixed
 ):  # fmt: skip
     """Adds one tile of keys to the running softmax."""
     k_pos = k_start + tl.arange(0, BLOCK_N)
@@ -172,7 +173,7 @@ def attend(
     if mixed:
         keep = (k_pos < k_len)[None, :]
         keep &= k_pos[None, :] <= q_pos[:, None]  # causal
-        keep &= log_decay_begin_q[:, None] <= k_pos[None, :]  # a document of log_decay
+        keep &= log_decay_at_begin_q[:, None] <= k_pos[None, :]  # a document of log_decay
         score = tl.where(keep, score, float("-inf"))
     m_new = tl.maximum(m, tl.max(score, 1) * LOG2E)
     # a row that has seen no key yet keeps m = -inf: measure it from 0, or -inf - -inf is NaN
@@ -202,7 +203,7 @@ def forward(
     row = q_start + tl.arange(0, BLOCK_M)
     q_pos = row + (k_len - q_len)
     log_decay_base = tl.cast(b, tl.int64) * log_decay_stride_batch + tl.cast(h, tl.int64) * log_decay_stride_head
-    log_decay_begin_q = load_vector(
+    log_decay_at_begin_q = load_vector(
         log_decay_ptr + log_decay_base + 2 * log_decay_stride_part, q_first, log_decay_stride_token, k_len, BLOCK_M
     ).to(tl.int32, bitcast=True)
     log_decay_anchor = tl.load(
@@ -241,7 +242,7 @@ def forward(
             mixed = (i < full_first) | (i >= full_last)
             acc, m, l = attend(
                 acc, m, l, q_tile, k_desc, v_desc, b, kv_h, k_start, k_len, scale, q_pos, log_decay_base,
-                log_decay_begin_q, log_decay_anchor, log_decay_q, log_decay_desc, log_decay_stride_token,
+                log_decay_at_begin_q, log_decay_anchor, log_decay_q, log_decay_desc, log_decay_stride_token,
                 log_decay_stride_part, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed
             )  # fmt: skip
     else:
@@ -251,14 +252,14 @@ def forward(
             k_start = tl.where(i < left, first + i, full_last + i - left) * BLOCK_N
             acc, m, l = attend(
                 acc, m, l, q_tile, k_desc, v_desc, b, kv_h, k_start, k_len, scale, q_pos, log_decay_base,
-                log_decay_begin_q, log_decay_anchor, log_decay_q, log_decay_desc, log_decay_stride_token,
+                log_decay_at_begin_q, log_decay_anchor, log_decay_q, log_decay_desc, log_decay_stride_token,
                 log_decay_stride_part, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=True
             )  # fmt: skip
         for i in tl.range(full_first, full_last):
             k_start = i * BLOCK_N
             acc, m, l = attend(
                 acc, m, l, q_tile, k_desc, v_desc, b, kv_h, k_start, k_len, scale, q_pos, log_decay_base,
-                log_decay_begin_q, log_decay_anchor, log_decay_q, log_decay_desc, log_decay_stride_token,
+                log_decay_at_begin_q, log_decay_anchor, log_decay_q, log_decay_desc, log_decay_stride_token,
                 log_decay_stride_part, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=False
             )  # fmt: skip
 
@@ -273,7 +274,7 @@ def forward(
 @triton.jit
 def learn_from_queries(
     dk, dv, log_decay_k_sum, k_tile, v_tile, q_desc, dout_desc, lse_desc, delta_desc, row_base, b, h, q_start,
-    q_len, k_len, scale, k_pos, log_decay_base, log_decay_end_k, log_decay_anchor, log_decay_k, log_decay_desc,
+    q_len, k_len, scale, k_pos, log_decay_base, log_decay_at_end_k, log_decay_anchor, log_decay_k, log_decay_desc,
     log_decay_stride_token, log_decay_stride_part, log_decay_k_sum_ptr, BLOCK_M: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, mixed
 ):  # fmt: skip
@@ -301,7 +302,7 @@ def learn_from_queries(
         delta = tl.where(row < q_len, delta, 0.0)
         keep = (row < q_len)[None, :]
         keep &= k_pos[:, None] <= q_pos[None, :]  # causal
-        keep &= q_pos[None, :] < log_decay_end_k[:, None]  # a document of log_decay
+        keep &= q_pos[None, :] < log_decay_at_end_k[:, None]  # a document of log_decay
         p = tl.where(keep, p, 0.0)
     dv = add_product(dv, p.to(dout_tile.dtype), dout_tile, PRECISION)  # [BLOCK_N, BLOCK_DV]
     ds = p * (dp - delta[None, :])
@@ -335,7 +336,7 @@ def backward_dkv(
     for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
         row_base = (b.to(tl.int64) * Hq + h) * q_len
         log_decay_base = tl.cast(b, tl.int64) * log_decay_stride_batch + tl.cast(h, tl.int64) * log_decay_stride_head
-        log_decay_end_k = load_vector(
+        log_decay_at_end_k = load_vector(
             log_decay_ptr + log_decay_base + 3 * log_decay_stride_part, k_start, log_decay_stride_token, k_len, BLOCK_N
         ).to(tl.int32, bitcast=True)
         log_decay_anchor = tl.load(
@@ -368,9 +369,9 @@ def backward_dkv(
             mixed = (i < full_first) | (i >= full_last)
             dk, dv, log_decay_k_sum = learn_from_queries(
                 dk, dv, log_decay_k_sum, k_tile, v_tile, q_desc, dout_desc, lse_desc, delta_desc, row_base, b, h,
-                q_start, q_len, k_len, scale, k_pos, log_decay_base, log_decay_end_k, log_decay_anchor, log_decay_k,
-                log_decay_desc, log_decay_stride_token, log_decay_stride_part, log_decay_k_sum_ptr, BLOCK_M,
-                BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed
+                q_start, q_len, k_len, scale, k_pos, log_decay_base, log_decay_at_end_k, log_decay_anchor,
+                log_decay_k, log_decay_desc, log_decay_stride_token, log_decay_stride_part, log_decay_k_sum_ptr,
+                BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed
             )  # fmt: skip
         if log_decay_k_sum_ptr is not None:
             tl.store(
@@ -385,7 +386,7 @@ def backward_dkv(
 @triton.jit
 def learn_from_keys(
     dq, log_decay_q_sum, q_tile, dout_tile, lse, delta, k_desc, v_desc, b, kv_h, k_start, k_len, scale, q_pos,
-    log_decay_base, log_decay_begin_q, log_decay_anchor, log_decay_q, log_decay_desc, log_decay_stride_token,
+    log_decay_base, log_decay_at_begin_q, log_decay_anchor, log_decay_q, log_decay_desc, log_decay_stride_token,
     log_decay_stride_part, log_decay_q_sum_ptr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, mixed
 ):  # fmt: skip
@@ -408,7 +409,7 @@ def learn_from_keys(
     if mixed:
         keep = (k_pos < k_len)[None, :]
         keep &= k_pos[None, :] <= q_pos[:, None]  # causal
-        keep &= log_decay_begin_q[:, None] <= k_pos[None, :]  # a document of log_decay
+        keep &= log_decay_at_begin_q[:, None] <= k_pos[None, :]  # a document of log_decay
         p = tl.where(keep, p, 0.0)
     ds = p * (dp - delta[:, None])
     if log_decay_q_sum_ptr is not None:
@@ -436,7 +437,7 @@ def backward_dq(
     row = q_start + tl.arange(0, BLOCK_M)
     q_pos = row + (k_len - q_len)
     log_decay_base = tl.cast(b, tl.int64) * log_decay_stride_batch + tl.cast(h, tl.int64) * log_decay_stride_head
-    log_decay_begin_q = load_vector(
+    log_decay_at_begin_q = load_vector(
         log_decay_ptr + log_decay_base + 2 * log_decay_stride_part, q_first, log_decay_stride_token, k_len, BLOCK_M
     ).to(tl.int32, bitcast=True)
     log_decay_anchor = tl.load(
@@ -481,7 +482,7 @@ def backward_dq(
         mixed = (i < full_first) | (i >= full_last)
         dq, log_decay_q_sum = learn_from_keys(
             dq, log_decay_q_sum, q_tile, dout_tile, lse, delta, k_desc, v_desc, b, kv_h, k_start, k_len, scale,
-            q_pos, log_decay_base, log_decay_begin_q, log_decay_anchor, log_decay_q, log_decay_desc,
+            q_pos, log_decay_base, log_decay_at_begin_q, log_decay_anchor, log_decay_q, log_decay_desc,
             log_decay_stride_token, log_decay_stride_part, log_decay_q_sum_ptr, BLOCK_N, BLOCK_D, BLOCK_DV,
             PRECISION, mixed=mixed
         )  # fmt: skip

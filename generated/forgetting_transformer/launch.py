@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2a228ac32abf968d
-#   text hash     280f63ac0aff57ae
+#   content hash  a9ef7db3365912e9
+#   text hash     a0e7caa5f0f2e364
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

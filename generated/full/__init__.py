@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a79f0eee466b45cf
-#   text hash     7c5d1fe29130ccb3
+#   content hash  6ae95b2c92c8d864
+#   text hash     399a44ecc68af571
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

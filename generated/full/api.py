@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a79f0eee466b45cf
-#   text hash     fe776ca278b758f1
+#   content hash  6ae95b2c92c8d864
+#   text hash     3063cb24708ae938
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

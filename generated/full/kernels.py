@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a79f0eee466b45cf
-#   text hash     534b5708400dd3d2
+#   content hash  6ae95b2c92c8d864
+#   text hash     4611d6396b2692a8
 #   render with   attnforge render specs/full.yaml
 """The kernels: Softmax attention without a mask.
 

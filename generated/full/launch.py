@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a79f0eee466b45cf
-#   text hash     bb812b412f091984
+#   content hash  6ae95b2c92c8d864
+#   text hash     bc443e5383a46592
 #   render with   attnforge render specs/full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a79f0eee466b45cf
-#   text hash     4226197925742e60
+#   content hash  6ae95b2c92c8d864
+#   text hash     9f1f1789c5fe766f
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  331bb5b06eea368c
-#   text hash     41110e4fc2c1b4ae
+#   content hash  779e41c3efc6dc46
+#   text hash     d750460187e1b88f
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  331bb5b06eea368c
-#   text hash     8368f1c008e15b38
+#   content hash  779e41c3efc6dc46
+#   text hash     d4ccdbbb4ddc4188
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernels: The global layers of Gemma 2, with capped scores.
 

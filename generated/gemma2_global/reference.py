@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  331bb5b06eea368c
-#   text hash     7a4dcd0c3082cb56
+#   content hash  779e41c3efc6dc46
+#   text hash     30b70a5a7fab5e5c
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  503ae79f47acded2
-#   text hash     a4e5b310db1ba3af
+#   content hash  13fc2c0162f42228
+#   text hash     be55a7ea71dbd1b7
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernels: The local layers of Gemma 2, with a window and capped scores.
 

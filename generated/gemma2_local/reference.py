@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  503ae79f47acded2
-#   text hash     ba05e73d8c3dd643
+#   content hash  13fc2c0162f42228
+#   text hash     a233187143ab783e
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

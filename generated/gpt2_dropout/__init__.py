@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a5b1c91ec9c61e79
-#   text hash     67b44934b4debb88
+#   content hash  1775864e5fab9fb8
+#   text hash     4ca1fc004f312d7d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

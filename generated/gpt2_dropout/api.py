@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a5b1c91ec9c61e79
-#   text hash     66c0964f7b79cb18
+#   content hash  1775864e5fab9fb8
+#   text hash     fb667aef43c9339f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a5b1c91ec9c61e79
-#   text hash     17513b113654e43f
+#   content hash  1775864e5fab9fb8
+#   text hash     107aace5653d606f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernels: Causal attention with dropout of the weights, for training.
 

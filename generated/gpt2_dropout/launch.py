@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a5b1c91ec9c61e79
-#   text hash     a893c012510ceda0
+#   content hash  1775864e5fab9fb8
+#   text hash     66a6908afa11a25b
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a5b1c91ec9c61e79
-#   text hash     786abd5fc2bd86e5
+#   content hash  1775864e5fab9fb8
+#   text hash     db160dcb334ff7c5
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6a4b36188bf97331
-#   text hash     b5c7aa5082c8f4dd
+#   content hash  f1f4d866ed844450
+#   text hash     7ac73786ceec0086
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

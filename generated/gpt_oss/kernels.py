@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6a4b36188bf97331
-#   text hash     8316eb8ec2c6fd99
+#   content hash  f1f4d866ed844450
+#   text hash     b2dfe27221b75c6c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernels: The full layers of gpt-oss, with a learned sink for each head.
 

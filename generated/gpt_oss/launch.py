@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6a4b36188bf97331
-#   text hash     5d0664a614bd8400
+#   content hash  f1f4d866ed844450
+#   text hash     6884b1fa7e53370c
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6a4b36188bf97331
-#   text hash     7cc76aa5c4d120e7
+#   content hash  f1f4d866ed844450
+#   text hash     de202a61c8caa2d9
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

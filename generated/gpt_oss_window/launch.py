@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  75db7b75d09a97dd
-#   text hash     eb9db76a9103449c
+#   content hash  091f035a2bf2b9e2
+#   text hash     14af6b5b2a4be07d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

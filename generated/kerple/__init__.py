@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f866da7ed55c2b64
-#   text hash     bf7de76dcedecead
+#   content hash  adf677d3bf6210c2
+#   text hash     38f29bd18ae1f15a
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

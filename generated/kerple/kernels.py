@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f866da7ed55c2b64
-#   text hash     6748d4f66a0e60f4
+#   content hash  adf677d3bf6210c2
+#   text hash     fcc196f2212321e6
 #   render with   attnforge render specs/kerple.yaml
 """The kernels: Causal attention that falls with the logarithm of the distance, at a learned rate.
 

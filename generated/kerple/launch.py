@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f866da7ed55c2b64
-#   text hash     1b2b117853c9c0cf
+#   content hash  adf677d3bf6210c2
+#   text hash     ef8c96b4095ac704
 #   render with   attnforge render specs/kerple.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

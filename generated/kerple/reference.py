@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f866da7ed55c2b64
-#   text hash     5f452bb4f202ea8f
+#   content hash  adf677d3bf6210c2
+#   text hash     a510990c92ef9263
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

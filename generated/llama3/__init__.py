@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  bf0609040b62878c
-#   text hash     f28d30443416acfe
+#   content hash  8aa5e05db8e5e114
+#   text hash     da077a9b87bf8763
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

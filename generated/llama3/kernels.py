@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  bf0609040b62878c
-#   text hash     ac3b83973818c0b1
+#   content hash  8aa5e05db8e5e114
+#   text hash     c273cef46be866a3
 #   render with   attnforge render specs/llama3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  bf0609040b62878c
-#   text hash     98cc904005253854
+#   content hash  8aa5e05db8e5e114
+#   text hash     2bddfb059c6b8656
 #   render with   attnforge render specs/llama3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

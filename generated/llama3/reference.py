@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  bf0609040b62878c
-#   text hash     acd47e045f60b8db
+#   content hash  8aa5e05db8e5e114
+#   text hash     0a049bf0c5f86d23
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

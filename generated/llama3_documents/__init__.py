@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  1333795e2205022c
-#   text hash     a170d686726c1b28
+#   content hash  973757c53cc0e100
+#   text hash     6cb744a43a382a33
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  1333795e2205022c
-#   text hash     2a4d40f86d689a94
+#   content hash  973757c53cc0e100
+#   text hash     d46673ec10837e22
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

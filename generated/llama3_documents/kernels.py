@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  1333795e2205022c
-#   text hash     2b9ec57bea8a89ab
+#   content hash  973757c53cc0e100
+#   text hash     daad4f31d21caf50
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernels: Llama 3 on documents packed into one row, none of which sees another.
 

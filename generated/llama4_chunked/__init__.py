@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1876ce0ce1753193
-#   text hash     218f80b2f8cf76ec
+#   content hash  a2d4502c699e71b4
+#   text hash     87d05b86428ee8a2
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

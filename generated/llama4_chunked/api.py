@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1876ce0ce1753193
-#   text hash     ef2642d11a8d2e96
+#   content hash  a2d4502c699e71b4
+#   text hash     d8e7ee5b4b55a8f7
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

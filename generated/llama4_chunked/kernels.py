@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1876ce0ce1753193
-#   text hash     acdcc8d16c55d8b1
+#   content hash  a2d4502c699e71b4
+#   text hash     4c92b18157fd25f3
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernels: Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1876ce0ce1753193
-#   text hash     ef0c88579fb78cd9
+#   content hash  a2d4502c699e71b4
+#   text hash     d7e62b78abb58a7f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

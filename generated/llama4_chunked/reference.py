@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1876ce0ce1753193
-#   text hash     ad194450af8f9c69
+#   content hash  a2d4502c699e71b4
+#   text hash     4a818612fe338f26
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

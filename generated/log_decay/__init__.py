@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  33aa102c596fdd28
-#   text hash     9468242f5527c3d2
+#   content hash  bf52d0ca8f7f6287
+#   text hash     e9b4c66afb3ff0f3
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  33aa102c596fdd28
-#   text hash     971d236cd9cc7582
+#   content hash  bf52d0ca8f7f6287
+#   text hash     b43717f5494185a3
 #   render with   attnforge render specs/log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  33aa102c596fdd28
-#   text hash     fe8336a4e72c6887
+#   content hash  bf52d0ca8f7f6287
+#   text hash     9513294345daf5d9
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -55,14 +55,14 @@ def _attend(q, k, v, log_decay, scale, rounds_to):
     if q_len == 0 or k_len == 0:  # no place that a term could speak of
         lse = q.new_full((q.shape[0], heads, q_len), -math.inf)
         return torch.einsum("bihd,bjhd,bjhe->bihe", q, k, v), lse
-    log_decay_document = (log_decay == -math.inf).cumsum(1)
+    log_decay_at_document = (log_decay == -math.inf).cumsum(1)
     log_decay = _sums(log_decay, 1)
 
     score = _round(torch.einsum("bihd,bjhd->bhij", q, k), rounds_to, backward=True) * scale
     keep = k_pos <= q_pos  # causal
     keep = keep & (
-        log_decay_document[:, k_len - q_len :].permute(0, 2, 1)[:, :, :, None]
-        == log_decay_document.permute(0, 2, 1)[:, :, None, :]
+        log_decay_at_document[:, k_len - q_len :].permute(0, 2, 1)[:, :, :, None]
+        == log_decay_at_document.permute(0, 2, 1)[:, :, None, :]
     )  # a document of log_decay
     score = (
         score

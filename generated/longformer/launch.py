@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  48e78ccbdb1f49d3
-#   text hash     f77fe68553043724
+#   content hash  fc352002d4d48895
+#   text hash     555df2937ca5b193
 #   render with   attnforge render specs/longformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  48e78ccbdb1f49d3
-#   text hash     686e73b8f0e83fb5
+#   content hash  fc352002d4d48895
+#   text hash     2f8224c9d90f47b0
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c37b694cca66acce
-#   text hash     794d44c6d0c52488
+#   content hash  4ba58ba9df6710ad
+#   text hash     d023bab23a0bd976
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

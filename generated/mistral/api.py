@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c37b694cca66acce
-#   text hash     a62675feebacd2d7
+#   content hash  4ba58ba9df6710ad
+#   text hash     62322f48cb5333c4
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

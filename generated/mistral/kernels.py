@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c37b694cca66acce
-#   text hash     2761ec1df700f4b2
+#   content hash  4ba58ba9df6710ad
+#   text hash     a2af3870909ff37c
 #   render with   attnforge render specs/mistral.yaml
 """The kernels: Causal attention to the 4096 most recent keys with rotary embedding.
 

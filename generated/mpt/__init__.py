@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  39ad79b9c9e05536
-#   text hash     11f8ba21207f71d5
+#   content hash  8b32d28086a030ec
+#   text hash     318149e4b4eb8dcb
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

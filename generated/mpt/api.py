@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  39ad79b9c9e05536
-#   text hash     c304f650043c6d28
+#   content hash  8b32d28086a030ec
+#   text hash     16770c22772cfd57
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

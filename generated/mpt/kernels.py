@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  39ad79b9c9e05536
-#   text hash     601fc1487a3a8c79
+#   content hash  8b32d28086a030ec
+#   text hash     e2e3c8c30d632eb4
 #   render with   attnforge render specs/mpt.yaml
 """The kernels: Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  39ad79b9c9e05536
-#   text hash     4ab520854131ae29
+#   content hash  8b32d28086a030ec
+#   text hash     190a319230904e63
 #   render with   attnforge render specs/mpt.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

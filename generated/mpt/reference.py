@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  39ad79b9c9e05536
-#   text hash     5f376da8c5e83633
+#   content hash  8b32d28086a030ec
+#   text hash     82256c695cea0bfe
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  0c3fd0500211d188
-#   text hash     21d03eefac108b87
+#   content hash  4069c1cec70489d2
+#   text hash     b4f1fe3f469925a3
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

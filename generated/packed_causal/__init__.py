@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e1a3b372b117dde8
-#   text hash     eb391c8e66ee4214
+#   content hash  3d152b510fad3ad6
+#   text hash     e9800491b3fe7609
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

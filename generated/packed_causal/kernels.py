@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e1a3b372b117dde8
-#   text hash     8d3ebacbba3847f1
+#   content hash  3d152b510fad3ad6
+#   text hash     72e27f644a36c547
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernels: Causal attention for sequences packed into one tensor.
 

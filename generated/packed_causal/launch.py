@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e1a3b372b117dde8
-#   text hash     bc08a471dd0fd8e9
+#   content hash  3d152b510fad3ad6
+#   text hash     701349dfa3cc34c7
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e1a3b372b117dde8
-#   text hash     e56360b5f32405ef
+#   content hash  3d152b510fad3ad6
+#   text hash     3fc62da2cc1dda3b
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  15ee442b3a7289b7
-#   text hash     c16d9ea18901e977
+#   content hash  c3d9ff6f6258bb3d
+#   text hash     4b801079a37d0dc4
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  15ee442b3a7289b7
-#   text hash     39a718e4fd6328bc
+#   content hash  c3d9ff6f6258bb3d
+#   text hash     8b98cf7985edbee1
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

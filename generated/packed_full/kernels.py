@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  15ee442b3a7289b7
-#   text hash     9038439d91b73d44
+#   content hash  c3d9ff6f6258bb3d
+#   text hash     f9681dbb3c39bf1a
 #   render with   attnforge render specs/packed_full.yaml
 """The kernels: Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  15ee442b3a7289b7
-#   text hash     872d214f5f793318
+#   content hash  c3d9ff6f6258bb3d
+#   text hash     27539eeedcc2b9e6
 #   render with   attnforge render specs/packed_full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

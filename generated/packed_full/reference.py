@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  15ee442b3a7289b7
-#   text hash     9af2cc3fb3069607
+#   content hash  c3d9ff6f6258bb3d
+#   text hash     aec31a2b79b507ac
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c81d9c302e7eae59
-#   text hash     089b6aecee916f46
+#   content hash  cf73066ddf598da2
+#   text hash     0739a59d58499864
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c81d9c302e7eae59
-#   text hash     a63e23c125522fee
+#   content hash  cf73066ddf598da2
+#   text hash     618414900e9b9955
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The kernels: Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 
@@ -179,7 +179,7 @@ def clear_rows(
 @triton.jit
 def attend(
     acc, m, l, q_tile, k_desc, v_desc, k_offset, kv_h, k_start, k_len, scale, q_pos, log_decay_base,
-    log_decay_begin_q, log_decay_anchor, log_decay_q, log_decay_desc, log_decay_stride_token,
+    log_decay_at_begin_q, log_decay_anchor, log_decay_q, log_decay_desc, log_decay_stride_token,
     log_decay_stride_part, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     PRECISION: tl.constexpr, mixed, tail
 ):  # fmt: skip
@@ -199,7 +199,7 @@ def attend(
     if mixed:
         keep = (k_pos < k_len)[None, :]
         keep &= k_pos[None, :] <= q_pos[:, None]  # causal
-        keep &= log_decay_begin_q[:, None] <= k_pos[None, :]  # a document of log_decay
+        keep &= log_decay_at_begin_q[:, None] <= k_pos[None, :]  # a document of log_decay
         score = tl.where(keep, score, float("-inf"))
     if tail:
         # the next sequence's values: 0 times a NaN would be NaN
@@ -245,7 +245,7 @@ def forward(
     row = q_start + tl.arange(0, BLOCK_M)
     q_pos = row + (k_len - q_len)
     log_decay_base = tl.cast(h, tl.int64) * log_decay_stride_head + k_aligned.to(tl.int64) * log_decay_stride_token
-    log_decay_begin_q = load_vector(
+    log_decay_at_begin_q = load_vector(
         log_decay_ptr + log_decay_base + 2 * log_decay_stride_part, q_first, log_decay_stride_token, k_len, BLOCK_M
     ).to(tl.int32, bitcast=True)
     log_decay_anchor = tl.load(
@@ -284,7 +284,7 @@ def forward(
             k_start = i * BLOCK_N
             acc, m, l = attend(
                 acc, m, l, q_tile, k_desc, v_desc, k_offset, kv_h, k_start, k_len, scale, q_pos, log_decay_base,
-                log_decay_begin_q, log_decay_anchor, log_decay_q, log_decay_desc, log_decay_stride_token,
+                log_decay_at_begin_q, log_decay_anchor, log_decay_q, log_decay_desc, log_decay_stride_token,
                 log_decay_stride_part, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=True, tail=True
             )  # fmt: skip
         for j in tl.range(first, inner):
@@ -293,7 +293,7 @@ def forward(
             mixed = (i < full_first) | (i >= full_last)
             acc, m, l = attend(
                 acc, m, l, q_tile, k_desc, v_desc, k_offset, kv_h, k_start, k_len, scale, q_pos, log_decay_base,
-                log_decay_begin_q, log_decay_anchor, log_decay_q, log_decay_desc, log_decay_stride_token,
+                log_decay_at_begin_q, log_decay_anchor, log_decay_q, log_decay_desc, log_decay_stride_token,
                 log_decay_stride_part, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed, tail=False
             )  # fmt: skip
     else:
@@ -303,14 +303,14 @@ def forward(
             k_start = tl.where(i < left, first + i, full_last + i - left) * BLOCK_N
             acc, m, l = attend(
                 acc, m, l, q_tile, k_desc, v_desc, k_offset, kv_h, k_start, k_len, scale, q_pos, log_decay_base,
-                log_decay_begin_q, log_decay_anchor, log_decay_q, log_decay_desc, log_decay_stride_token,
+                log_decay_at_begin_q, log_decay_anchor, log_decay_q, log_decay_desc, log_decay_stride_token,
                 log_decay_stride_part, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=True, tail=True
             )  # fmt: skip
         for i in tl.range(full_first, full_last):
             k_start = i * BLOCK_N
             acc, m, l = attend(
                 acc, m, l, q_tile, k_desc, v_desc, k_offset, kv_h, k_start, k_len, scale, q_pos, log_decay_base,
-                log_decay_begin_q, log_decay_anchor, log_decay_q, log_decay_desc, log_decay_stride_token,
+                log_decay_at_begin_q, log_decay_anchor, log_decay_q, log_decay_desc, log_decay_stride_token,
                 log_decay_stride_part, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=False, tail=False
             )  # fmt: skip
 
@@ -325,7 +325,7 @@ def forward(
 @triton.jit
 def learn_from_queries(
     dk, dv, log_decay_k_sum, k_tile, v_tile, q_desc, dout_desc, lse_desc, delta_desc, row_base, q_offset, h,
-    q_start, q_len, k_len, scale, k_pos, log_decay_base, log_decay_end_k, log_decay_anchor, log_decay_k,
+    q_start, q_len, k_len, scale, k_pos, log_decay_base, log_decay_at_end_k, log_decay_anchor, log_decay_k,
     log_decay_desc, log_decay_stride_token, log_decay_stride_part, log_decay_k_sum_ptr, BLOCK_M: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, mixed, tail
 ):  # fmt: skip
@@ -357,7 +357,7 @@ def learn_from_queries(
         delta = tl.where(row < q_len, delta, 0.0)
         keep = (row < q_len)[None, :]
         keep &= k_pos[:, None] <= q_pos[None, :]  # causal
-        keep &= q_pos[None, :] < log_decay_end_k[:, None]  # a document of log_decay
+        keep &= q_pos[None, :] < log_decay_at_end_k[:, None]  # a document of log_decay
         p = tl.where(keep, p, 0.0)
     dv = add_product(dv, p.to(dout_tile.dtype), dout_tile, PRECISION)  # [BLOCK_N, BLOCK_DV]
     ds = p * (dp - delta[None, :])
@@ -409,7 +409,7 @@ def backward_dkv(
     for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
         row_base = tl.cast(h, tl.int64) * q_rows + q_aligned
         log_decay_base = tl.cast(h, tl.int64) * log_decay_stride_head + k_aligned.to(tl.int64) * log_decay_stride_token
-        log_decay_end_k = load_vector(
+        log_decay_at_end_k = load_vector(
             log_decay_ptr + log_decay_base + 3 * log_decay_stride_part, k_start, log_decay_stride_token, k_len, BLOCK_N
         ).to(tl.int32, bitcast=True)
         log_decay_anchor = tl.load(
@@ -444,17 +444,17 @@ def backward_dkv(
             mixed = (i < full_first) | (i >= full_last)
             dk, dv, log_decay_k_sum = learn_from_queries(
                 dk, dv, log_decay_k_sum, k_tile, v_tile, q_desc, dout_desc, lse_desc, delta_desc, row_base,
-                q_offset, h, q_start, q_len, k_len, scale, k_pos, log_decay_base, log_decay_end_k, log_decay_anchor,
-                log_decay_k, log_decay_desc, log_decay_stride_token, log_decay_stride_part, log_decay_k_sum_ptr,
-                BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed, tail=False
+                q_offset, h, q_start, q_len, k_len, scale, k_pos, log_decay_base, log_decay_at_end_k,
+                log_decay_anchor, log_decay_k, log_decay_desc, log_decay_stride_token, log_decay_stride_part,
+                log_decay_k_sum_ptr, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed, tail=False
             )  # fmt: skip
         for i in tl.range(inner, last, num_stages=1):
             q_start = i * BLOCK_M
             dk, dv, log_decay_k_sum = learn_from_queries(
                 dk, dv, log_decay_k_sum, k_tile, v_tile, q_desc, dout_desc, lse_desc, delta_desc, row_base,
-                q_offset, h, q_start, q_len, k_len, scale, k_pos, log_decay_base, log_decay_end_k, log_decay_anchor,
-                log_decay_k, log_decay_desc, log_decay_stride_token, log_decay_stride_part, log_decay_k_sum_ptr,
-                BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, mixed=True, tail=True
+                q_offset, h, q_start, q_len, k_len, scale, k_pos, log_decay_base, log_decay_at_end_k,
+                log_decay_anchor, log_decay_k, log_decay_desc, log_decay_stride_token, log_decay_stride_part,
+                log_decay_k_sum_ptr, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, mixed=True, tail=True
             )  # fmt: skip
         if log_decay_k_sum_ptr is not None:
             tl.store(
@@ -471,7 +471,7 @@ def backward_dkv(
 @triton.jit
 def learn_from_keys(
     dq, log_decay_q_sum, q_tile, dout_tile, lse, delta, k_desc, v_desc, k_offset, kv_h, k_start, k_len, scale,
-    q_pos, log_decay_base, log_decay_begin_q, log_decay_anchor, log_decay_q, log_decay_desc,
+    q_pos, log_decay_base, log_decay_at_begin_q, log_decay_anchor, log_decay_q, log_decay_desc,
     log_decay_stride_token, log_decay_stride_part, log_decay_q_sum_ptr, BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, mixed, tail
 ):  # fmt: skip
@@ -498,7 +498,7 @@ def learn_from_keys(
     if mixed:
         keep = (k_pos < k_len)[None, :]
         keep &= k_pos[None, :] <= q_pos[:, None]  # causal
-        keep &= log_decay_begin_q[:, None] <= k_pos[None, :]  # a document of log_decay
+        keep &= log_decay_at_begin_q[:, None] <= k_pos[None, :]  # a document of log_decay
         p = tl.where(keep, p, 0.0)
     ds = p * (dp - delta[:, None])
     if log_decay_q_sum_ptr is not None:
@@ -540,7 +540,7 @@ def backward_dq(
     row = q_start + tl.arange(0, BLOCK_M)
     q_pos = row + (k_len - q_len)
     log_decay_base = tl.cast(h, tl.int64) * log_decay_stride_head + k_aligned.to(tl.int64) * log_decay_stride_token
-    log_decay_begin_q = load_vector(
+    log_decay_at_begin_q = load_vector(
         log_decay_ptr + log_decay_base + 2 * log_decay_stride_part, q_first, log_decay_stride_token, k_len, BLOCK_M
     ).to(tl.int32, bitcast=True)
     log_decay_anchor = tl.load(
@@ -586,7 +586,7 @@ def backward_dq(
         k_start = i * BLOCK_N
         dq, log_decay_q_sum = learn_from_keys(
             dq, log_decay_q_sum, q_tile, dout_tile, lse, delta, k_desc, v_desc, k_offset, kv_h, k_start, k_len,
-            scale, q_pos, log_decay_base, log_decay_begin_q, log_decay_anchor, log_decay_q, log_decay_desc,
+            scale, q_pos, log_decay_base, log_decay_at_begin_q, log_decay_anchor, log_decay_q, log_decay_desc,
             log_decay_stride_token, log_decay_stride_part, log_decay_q_sum_ptr, BLOCK_N, BLOCK_D, BLOCK_DV,
             PRECISION, mixed=True, tail=True
         )  # fmt: skip
@@ -595,7 +595,7 @@ def backward_dq(
         mixed = (i < full_first) | (i >= full_last)
         dq, log_decay_q_sum = learn_from_keys(
             dq, log_decay_q_sum, q_tile, dout_tile, lse, delta, k_desc, v_desc, k_offset, kv_h, k_start, k_len,
-            scale, q_pos, log_decay_base, log_decay_begin_q, log_decay_anchor, log_decay_q, log_decay_desc,
+            scale, q_pos, log_decay_base, log_decay_at_begin_q, log_decay_anchor, log_decay_q, log_decay_desc,
             log_decay_stride_token, log_decay_stride_part, log_decay_q_sum_ptr, BLOCK_N, BLOCK_D, BLOCK_DV,
             PRECISION, mixed=mixed, tail=False
         )  # fmt: skip
@@ -633,8 +633,8 @@ def scan(
     begins, and where it ends.
     """
     b, h = tl.program_id(0) // heads, tl.program_id(0) % heads
-    offset, end = find_rows(cu_seqlens_ptr, b, rows)
-    count = end - offset
+    offset, past = find_rows(cu_seqlens_ptr, b, rows)
+    count = past - offset
     aligned = (offset // 4 + b) * 4
     x_ptr += h.to(tl.int64) * x_stride_head + offset.to(tl.int64) * x_stride_token
     sums_ptr += h.to(tl.int64) * 4 * total + aligned
@@ -667,8 +667,8 @@ def scan_back(
 ):  # fmt: skip
     """The gradient of what was summed up: of each token the sum over those from it on."""
     b, h = tl.program_id(0) // heads, tl.program_id(0) % heads
-    offset, end = find_rows(cu_seqlens_ptr, b, rows)
-    count = end - offset
+    offset, past = find_rows(cu_seqlens_ptr, b, rows)
+    count = past - offset
     aligned = (offset // 4 + b) * 4
     x_ptr += h.to(tl.int64) * x_stride_head + offset.to(tl.int64) * x_stride_token
     dsums_ptr += h.to(tl.int64) * total + aligned

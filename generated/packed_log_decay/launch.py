@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c81d9c302e7eae59
-#   text hash     92d38f02075cbae6
+#   content hash  cf73066ddf598da2
+#   text hash     4382f01361b6da35
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

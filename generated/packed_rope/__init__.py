@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6dd53b6309e6e05d
-#   text hash     17ea95d24ab99d86
+#   content hash  17fe8415d2e89d19
+#   text hash     233f19cfd8c1d90b
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

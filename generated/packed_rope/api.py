@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6dd53b6309e6e05d
-#   text hash     45255bef97a01f40
+#   content hash  17fe8415d2e89d19
+#   text hash     5eeb8960addaf6b9
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

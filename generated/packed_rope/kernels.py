@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6dd53b6309e6e05d
-#   text hash     7957d5f2043e426e
+#   content hash  17fe8415d2e89d19
+#   text hash     ed0b8d8d05d28229
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernels: Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6dd53b6309e6e05d
-#   text hash     3e1e756913014ce4
+#   content hash  17fe8415d2e89d19
+#   text hash     a98e6bdb764d82fa
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

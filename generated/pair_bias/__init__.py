@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  2ee617a82d5b083e
-#   text hash     144b19ba3873c4d0
+#   content hash  335d1b740f60d4dd
+#   text hash     6ad372315f9659b2
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

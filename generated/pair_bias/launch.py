@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  2ee617a82d5b083e
-#   text hash     5e707853b3c28a8a
+#   content hash  335d1b740f60d4dd
+#   text hash     075f12e396849661
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  2ee617a82d5b083e
-#   text hash     1f7627ef0c55dd8c
+#   content hash  335d1b740f60d4dd
+#   text hash     d5ccf88152acd051
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

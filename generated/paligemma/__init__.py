@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d69451343f609712
-#   text hash     672ce74511e47067
+#   content hash  e0ca4e05dd3842f4
+#   text hash     0d19f00a1c98ef36
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

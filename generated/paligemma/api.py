@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d69451343f609712
-#   text hash     c4f5971325e1c539
+#   content hash  e0ca4e05dd3842f4
+#   text hash     c612899674ce1d2a
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

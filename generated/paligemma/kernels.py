@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d69451343f609712
-#   text hash     96a441897d2b48cc
+#   content hash  e0ca4e05dd3842f4
+#   text hash     3b4b184f64a76ed7
 #   render with   attnforge render specs/paligemma.yaml
 """The kernels: An image and a prompt that all see as a prefix, and text that sees causally.
 

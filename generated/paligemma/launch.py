@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d69451343f609712
-#   text hash     bd2e8ed48772284f
+#   content hash  e0ca4e05dd3842f4
+#   text hash     6db4a61b6a7cbf69
 #   render with   attnforge render specs/paligemma.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

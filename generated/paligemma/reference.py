@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d69451343f609712
-#   text hash     74f3e13531b22fbb
+#   content hash  e0ca4e05dd3842f4
+#   text hash     01e274998951ce35
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e540d5fe17afe8b5
-#   text hash     9a1d38383bbc77be
+#   content hash  ab225247bb18d7a8
+#   text hash     09653772792d3793
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e540d5fe17afe8b5
-#   text hash     7ab6be9253998077
+#   content hash  ab225247bb18d7a8
+#   text hash     2efa08f120b472e0
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e540d5fe17afe8b5
-#   text hash     1b4152994c9cdec4
+#   content hash  ab225247bb18d7a8
+#   text hash     e33a2ec21ba53ada
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernels: Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e540d5fe17afe8b5
-#   text hash     215ae97f8570bbe6
+#   content hash  ab225247bb18d7a8
+#   text hash     643fef68a330061a
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

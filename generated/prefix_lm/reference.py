@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e540d5fe17afe8b5
-#   text hash     bebd660f24132566
+#   content hash  ab225247bb18d7a8
+#   text hash     4f896e9ac7bf7c6c
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

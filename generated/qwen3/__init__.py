@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ba3476a558e2c300
-#   text hash     03947520325bfc07
+#   content hash  32a3be1bcd1a48f3
+#   text hash     e917d1ecd49d67ac
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ba3476a558e2c300
-#   text hash     8e191cfb45742440
+#   content hash  32a3be1bcd1a48f3
+#   text hash     76f8ae0202f84e8d
 #   render with   attnforge render specs/qwen3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

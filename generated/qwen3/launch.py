@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ba3476a558e2c300
-#   text hash     24eaf6ddaa42f61f
+#   content hash  32a3be1bcd1a48f3
+#   text hash     ee52f2c1a713f3db
 #   render with   attnforge render specs/qwen3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

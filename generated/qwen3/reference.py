@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ba3476a558e2c300
-#   text hash     a1ec69c1c967fbe0
+#   content hash  32a3be1bcd1a48f3
+#   text hash     4d2b181240ffcdd0
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9d24882504bdb9da
-#   text hash     3a4ae862a27d7e19
+#   content hash  63704a043fafc709
+#   text hash     9ec5390666931e09
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

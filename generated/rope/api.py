@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9d24882504bdb9da
-#   text hash     26182c532c494b91
+#   content hash  63704a043fafc709
+#   text hash     c5fd52d11cdd12ca
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

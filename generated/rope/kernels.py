@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9d24882504bdb9da
-#   text hash     1b00f706ebdfc1ce
+#   content hash  63704a043fafc709
+#   text hash     5d5367466580c743
 #   render with   attnforge render specs/rope.yaml
 """The kernels: Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9d24882504bdb9da
-#   text hash     98426ae3bf5ea33e
+#   content hash  63704a043fafc709
+#   text hash     26e41bec9da00719
 #   render with   attnforge render specs/rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9d24882504bdb9da
-#   text hash     49361616fda0169c
+#   content hash  63704a043fafc709
+#   text hash     be4079039397241d
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  7d9af9d3acdbf2aa
-#   text hash     bfb7f6d0cd0e8b41
+#   content hash  ead2c26be80fb582
+#   text hash     4388cd26282031d8
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  7d9af9d3acdbf2aa
-#   text hash     9494cd3b8ac4d20c
+#   content hash  ead2c26be80fb582
+#   text hash     33fad3592fdd6343
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

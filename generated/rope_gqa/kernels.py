@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  7d9af9d3acdbf2aa
-#   text hash     2c1b15ce1d2cac9d
+#   content hash  ead2c26be80fb582
+#   text hash     2f79068014c25aed
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads.
 

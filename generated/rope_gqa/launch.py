@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  7d9af9d3acdbf2aa
-#   text hash     6b61ddb5c7c558e0
+#   content hash  ead2c26be80fb582
+#   text hash     99dc8b9b0fe38586
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

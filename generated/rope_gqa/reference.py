@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  7d9af9d3acdbf2aa
-#   text hash     3b88697df72014e3
+#   content hash  ead2c26be80fb582
+#   text hash     fdb302ac4747d800
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  074746cdb7070297
-#   text hash     23b31b7db156b8dc
+#   content hash  ba21728b835521d3
+#   text hash     9364affa9bb3394f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  074746cdb7070297
-#   text hash     b2469c5d35c48e5b
+#   content hash  ba21728b835521d3
+#   text hash     08291e87fd65de6c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  074746cdb7070297
-#   text hash     ce4d7792ae8814a9
+#   content hash  ba21728b835521d3
+#   text hash     9c67a049f911391c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernels: Causal attention with rotary embedding of neighbouring components.
 

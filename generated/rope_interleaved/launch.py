@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  074746cdb7070297
-#   text hash     9f0fbc4162bf9209
+#   content hash  ba21728b835521d3
+#   text hash     d467316f32039cca
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

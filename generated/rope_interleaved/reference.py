@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  074746cdb7070297
-#   text hash     699b68e0252eef13
+#   content hash  ba21728b835521d3
+#   text hash     2cf863bf6a9f1e68
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

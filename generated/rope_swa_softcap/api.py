@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  661f78153e98780f
-#   text hash     ff8769023f13c5f1
+#   content hash  7a2927a8019cd669
+#   text hash     f933846e57b95cdd
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

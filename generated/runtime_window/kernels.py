@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4ea9f6ec2b247685
-#   text hash     9fed43e385ffbc03
+#   content hash  f73fcd68a6001e93
+#   text hash     c1df20ad811abc36
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernels: Causal attention to the most recent keys, as many as each call says.
 

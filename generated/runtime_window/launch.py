@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4ea9f6ec2b247685
-#   text hash     ac549e1ac67c2465
+#   content hash  f73fcd68a6001e93
+#   text hash     abd1a57d4f731d5d
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

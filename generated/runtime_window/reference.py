@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4ea9f6ec2b247685
-#   text hash     ec173fcd98f66c1a
+#   content hash  f73fcd68a6001e93
+#   text hash     e6a19480fb405c0c
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  f6e11cc13b08f9d6
-#   text hash     8338637581ca8651
+#   content hash  bbac144687924c37
+#   text hash     ca56e3ac823ed0fd
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

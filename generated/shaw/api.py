@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  f6e11cc13b08f9d6
-#   text hash     f90c4be3fc93c33a
+#   content hash  bbac144687924c37
+#   text hash     b11f6c6d42f5735a
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

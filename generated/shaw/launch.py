@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  f6e11cc13b08f9d6
-#   text hash     c0a3e83c95eb7f7a
+#   content hash  bbac144687924c37
+#   text hash     2da8e6bca72db965
 #   render with   attnforge render specs/shaw.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  f6e11cc13b08f9d6
-#   text hash     a860af17cc65d073
+#   content hash  bbac144687924c37
+#   text hash     b922aa27fecee9c7
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

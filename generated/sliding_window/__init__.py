@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  71ce99f62c272f21
-#   text hash     9403c125513a7f8c
+#   content hash  bccb6b4489a40743
+#   text hash     f3a675af3cdd1c4b
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  71ce99f62c272f21
-#   text hash     b0dc4f11d2fa60dc
+#   content hash  bccb6b4489a40743
+#   text hash     3bf284423c4398f9
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  71ce99f62c272f21
-#   text hash     d43ffe0ea0402870
+#   content hash  bccb6b4489a40743
+#   text hash     f2c16841826d8c70
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernels: Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  71ce99f62c272f21
-#   text hash     6898b12a906845e2
+#   content hash  bccb6b4489a40743
+#   text hash     6eff13523c51f21b
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  66e20abc482d5749
-#   text hash     cff211d5423b38b3
+#   content hash  ed338d50260f06ec
+#   text hash     b36627943971afd0
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

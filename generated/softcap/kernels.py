@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  66e20abc482d5749
-#   text hash     d1b31bc72c689b6b
+#   content hash  ed338d50260f06ec
+#   text hash     50f79b807e94bca0
 #   render with   attnforge render specs/softcap.yaml
 """The kernels: Causal attention with scores capped smoothly at 30.
 

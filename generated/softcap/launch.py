@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  66e20abc482d5749
-#   text hash     f43bdbd1e0813bf5
+#   content hash  ed338d50260f06ec
+#   text hash     0efa0836b9d42699
 #   render with   attnforge render specs/softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

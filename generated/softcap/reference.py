@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  66e20abc482d5749
-#   text hash     4a69befa92cb2231
+#   content hash  ed338d50260f06ec
+#   text hash     a5e43aafd61b5a17
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  015fbb19fef0ae7f
-#   text hash     c68bc93a6d9b9a05
+#   content hash  26ac2ad410bae2be
+#   text hash     37717eb03cb2b4ca
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  015fbb19fef0ae7f
-#   text hash     a357ed3e1b51a7e0
+#   content hash  26ac2ad410bae2be
+#   text hash     0edb8cdc4b7c230a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

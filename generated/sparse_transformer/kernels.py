@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  015fbb19fef0ae7f
-#   text hash     2e4970fd6e642878
+#   content hash  26ac2ad410bae2be
+#   text hash     c917f7aabf51abc2
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernels: Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e0be3e8153134390
-#   text hash     38b6faea233e71a3
+#   content hash  c0c0115a1f59bef2
+#   text hash     f7cd29685abfbc28
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

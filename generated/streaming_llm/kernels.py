@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e0be3e8153134390
-#   text hash     ad377926933578f6
+#   content hash  c0c0115a1f59bef2
+#   text hash     481a0c6f7ee221bb
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernels: Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e0be3e8153134390
-#   text hash     5f9b5d2cc108f24c
+#   content hash  c0c0115a1f59bef2
+#   text hash     734264e82ff3eb01
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

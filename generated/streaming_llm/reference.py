@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e0be3e8153134390
-#   text hash     b3bfd012a737cd8b
+#   content hash  c0c0115a1f59bef2
+#   text hash     3373511cca271f2e
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

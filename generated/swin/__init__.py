@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3e35e7f4a32104fb
-#   text hash     717920a1d5e0d6c8
+#   content hash  8517ea0986acef9f
+#   text hash     ef550563ec78c77c
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

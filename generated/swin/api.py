@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3e35e7f4a32104fb
-#   text hash     9af36db44b540086
+#   content hash  8517ea0986acef9f
+#   text hash     30d7833f51461d55
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3e35e7f4a32104fb
-#   text hash     2c49534a9ab68eab
+#   content hash  8517ea0986acef9f
+#   text hash     c1d952e744ae406a
 #   render with   attnforge render specs/swin.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

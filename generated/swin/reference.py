@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3e35e7f4a32104fb
-#   text hash     48d49b11495f8011
+#   content hash  8517ea0986acef9f
+#   text hash     13e9388f952a3e7a
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

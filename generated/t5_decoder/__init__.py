@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a6e51bb385cac690
-#   text hash     9ba64569fd812802
+#   content hash  edff2c46813fc777
+#   text hash     17104b84c9759eed
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

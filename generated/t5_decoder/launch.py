@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a6e51bb385cac690
-#   text hash     20acea0fc8bace56
+#   content hash  edff2c46813fc777
+#   text hash     85e9307978428473
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a6e51bb385cac690
-#   text hash     56a6210e8a67dcf4
+#   content hash  edff2c46813fc777
+#   text hash     014933d0c56e5074
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3d5d52e42b49b8e2
-#   text hash     827b8f5162e523f2
+#   content hash  e2f5c121d07ae762
+#   text hash     c3f9d8e9a5d375c1
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

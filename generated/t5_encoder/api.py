@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3d5d52e42b49b8e2
-#   text hash     c3be2844e004e462
+#   content hash  e2f5c121d07ae762
+#   text hash     c1ff285efeb3daaf
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3d5d52e42b49b8e2
-#   text hash     77d92dd0ff104f75
+#   content hash  e2f5c121d07ae762
+#   text hash     93a27f2f706002bd
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernels: Attention with T5's learned biases for distances in both directions.
 

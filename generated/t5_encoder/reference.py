@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3d5d52e42b49b8e2
-#   text hash     0f13a710de63b989
+#   content hash  e2f5c121d07ae762
+#   text hash     9e000e40edd20cbd
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

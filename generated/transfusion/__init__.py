@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  22e7c30ecf5a4b0c
-#   text hash     95c10377b476f43b
+#   content hash  b31eb886a0ba2617
+#   text hash     e28b5d5ae201764a
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

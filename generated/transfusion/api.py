@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  22e7c30ecf5a4b0c
-#   text hash     08a1b394bcde91be
+#   content hash  b31eb886a0ba2617
+#   text hash     5244dc57cc49500d
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

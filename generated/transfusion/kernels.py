@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  22e7c30ecf5a4b0c
-#   text hash     67af225a7a51cfeb
+#   content hash  b31eb886a0ba2617
+#   text hash     14b2ce8d82c57278
 #   render with   attnforge render specs/transfusion.yaml
 """The kernels: Causal attention in which the patches of one image see each other.
 

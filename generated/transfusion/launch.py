@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  22e7c30ecf5a4b0c
-#   text hash     8d46ac8210690970
+#   content hash  b31eb886a0ba2617
+#   text hash     d970de4a2e8dc96a
 #   render with   attnforge render specs/transfusion.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  22e7c30ecf5a4b0c
-#   text hash     4e2a2c987e660106
+#   content hash  b31eb886a0ba2617
+#   text hash     6a73eef8471f49b2
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  264384e113dc4e5f
-#   text hash     07a28ffc09d2a875
+#   content hash  5acece03e4a2cd43
+#   text hash     66c13ab8ef7508da
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  264384e113dc4e5f
-#   text hash     fe04bd1e69ac89ac
+#   content hash  5acece03e4a2cd43
+#   text hash     892935f8bafdeb1f
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernels: A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  264384e113dc4e5f
-#   text hash     cf8ec38121136ada
+#   content hash  5acece03e4a2cd43
+#   text hash     cfea01fb32aaa82e
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  264384e113dc4e5f
-#   text hash     c6d2dc597accb0ae
+#   content hash  5acece03e4a2cd43
+#   text hash     1a23b621982a2f7e
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -35,12 +35,27 @@ _LOCAL = frozenset(
     self sequence sequences shape shapes share shift shrink sink sizes slope slot some span speeds stages stays step
     store_extremes store_range store_rows stride stride_batch stride_head stride_row sums sums_by_thread tail
     tensors test tile tiles tl token tokens top torch total triton turn turn_back turned units upstream used value
-    visible waiting wanted warps weight whole_floor whole_tiles within word words
+    visible waiting wanted warps weight whole_floor whole_tiles with_value within word words
     """.split()  # noqa: SIM905
 )
 # what modules for other libraries call theirs
 _EXPORTED = frozenset(("create_block_mask", "flex_attention", "kv_idx", "mask_mod", "mods", "q_idx", "score_mod"))
-_ENDINGS = ("_ptr", "_desc", "_tile", "_base", "_sum", "_q", "_k", "_qk", "_slope", "_turned", "_least", "_most")
+_ENDINGS = (
+    "_ptr",
+    "_desc",
+    "_tile",
+    "_base",
+    "_sum",
+    "_sums",
+    "_anchor",
+    "_q",
+    "_k",
+    "_qk",
+    "_slope",
+    "_turned",
+    "_least",
+    "_most",
+)
 _MADE = r".*_at\d*(_[a-z0-9]+)?|state\d+_\d+|default_.*"  # entries and their places, parts of states, functions
 _MODULES = frozenset(
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
 from . import draws, printers, reach, running_sums, wholes
@@ -96,7 +96,7 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
         if any(n.op == "input" and inputs[str(n.value)].scan for n in term.score.walk()):
             text = f"({text}).to(dtype)"
         score.append(Line(text, _one_line(term.label)))
-    terms = (*(mask.keep for mask in spec.masks), *(term.score for term in spec.scores))
+    terms = [*(mask.keep for mask in spec.masks), *(term.score for term in spec.scores)]
     far = wholes.stretched(terms, wholes.limits(spec.inputs, spec.options))
     shapes = {i.name: _shape(i, spec.packed) for i in spec.inputs if i.axes}
     counts = {i.name: len(_given_axes(i, spec.packed)) for i in spec.inputs if i.axes}
@@ -109,9 +109,7 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
     return Oracle(
         keep=tuple(keep),
         score=tuple(score),
-        prepare={
-            i.name: text for i in cut.inputs[::-1] if (text := _prepare(i, i.name in leaf.gathered, i.name in far))
-        },
+        prepare={i.name: text for i in cut.inputs[::-1] if (text := _prepare(i, leaf.gathered, far))},
         slices={i.name: _slice(i) for i in spec.inputs if i.axes},
         far=tuple((*lengths, reach.heads(spec)) for lengths in reach.cases(spec)),
         broad={name: axes for name, axes in broad.items() if axes},
@@ -121,7 +119,9 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
         full_axes={name: text for name, axes in broad.items() if (text := _full_axes(counts[name], axes))},
         samples={a.name: draws.sample(a, shapes.get(a.name, ""), spec) for a in arguments},
         added=_added(spec, inputs),
-        faint=any(_reads_floats(term.score, inputs) for term in spec.scores),
+        faint=any(
+            n.op == "input" and inputs[str(n.value)].dtype == "float" for t in spec.scores for n in t.score.walk()
+        ),
         optional=tuple(a.name for a in arguments if a.optional or a.default),
         token_axes=tuple(i.name for i in spec.inputs if "token" in i.kinds),
         sizes=_sizes(spec, shapes),
@@ -130,10 +130,6 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
         description=quoted(spec.description),
         citation=quoted(spec.citation).rstrip("."),
     )
-
-
-def _reads_floats(node: Node, inputs: dict[str, Input]) -> bool:
-    return any(n.op == "input" and inputs[str(n.value)].dtype == "float" for n in node.walk())
 
 
 def _added(spec: Spec, inputs: dict[str, Input]) -> tuple[str, ...]:
@@ -290,9 +286,9 @@ def _view(axes: tuple[str, ...]) -> str:
     return ", ".join(marks)
 
 
-def _prepare(given: Input, gathered: bool, far: bool) -> str:
-    """What the terms read of an input; `far`: whole numbers are made of it that an int32 may not hold."""
-    text, whole = given.name, "long" if far else "int"
+def _prepare(given: Input, gathered: Container[str], far: Container[str]) -> str:
+    """What the terms read of an input; an int32 may not hold whole numbers that are made of those in `far`."""
+    text, whole = given.name, "long" if given.name in far else "int"
     if given.pairs:
         # as in any broadcast, leading axes may be missing
         text += f"[(None,) * ({len(given.axes)} - {given.name}.dim())]"
@@ -305,10 +301,10 @@ def _prepare(given: Input, gathered: bool, far: bool) -> str:
         text = f"_sums({text}, {given.kinds.index('token')})"
     elif given.dtype == "float":
         text += ".to(dtype)"
-    elif given.dtype == "int" and far:
+    elif given.dtype == "int" and given.name in far:
         text += ".long()"
     # an index does not broadcast an axis of size 1
-    if gathered and any(kind in IMPLICIT for kind in given.kinds):
+    if given.name in gathered and any(kind in IMPLICIT for kind in given.kinds):
         counts = {"batch": "batch", "head": "heads", "kv_head": "kv_heads", "query": "q_len", "key": "k_len"}
         sizes = [
             "-1"

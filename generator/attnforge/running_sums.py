@@ -27,7 +27,7 @@ _Q, _K = (Node("var", (), side, "int") for side in "qk")
 
 def by_documents(spec: Spec) -> Spec:
     """The spec with a mask for each running sum that tells documents by their number, as the reference does."""
-    found = [_part(spec, given, "document", 0) for given in spec.inputs if given.scan]
+    found = [_part(given, "document", 0) for given in spec.inputs if given.scan]
     masks = (_mask(given, Node("==", (_read(given, _Q), _read(given, _K)), None, "bool")) for given in found)
     return dataclasses.replace(spec, masks=(*spec.masks, *masks), inputs=(*spec.inputs, *found))
 
@@ -40,7 +40,7 @@ def in_kernels(spec: Spec, own: str) -> Spec:
     place, other = (_Q, _K) if own == "q" else (_K, _Q)
     masks, parts = [], []
     for given in (i for i in spec.inputs if i.scan):
-        begin, end = _part(spec, given, "begin", BEGIN), _part(spec, given, "end", END)
+        begin, end = _part(given, "begin", BEGIN), _part(given, "end", END)
         from_begin = Node("<=", (_read(begin, place), other), None, "bool")
         to_end = Node("<", (other, _read(end, place)), None, "bool")
         # keys behind a query's document are behind the query
@@ -101,11 +101,8 @@ def _causal(spec: Spec) -> bool:
     return any(mask.keep == Node("<=", (_K, _Q), None, "bool") for mask in spec.masks)
 
 
-def _part(spec: Spec, given: Input, word: str, part: int) -> Input:
-    taken = {i.name for i in spec.inputs} | {o.keyword for o in spec.options}
-    name = f"{given.name}_{word}"
-    while name in taken:
-        name += "_"
+def _part(given: Input, word: str, part: int) -> Input:
+    name = f"{given.name}_at_{word}"
     return dataclasses.replace(given, name=name, dtype="int", grad=False, scan=None, source=given.name, part=part)
 
 

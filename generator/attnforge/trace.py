@@ -46,7 +46,7 @@ def _marks(spec: Spec) -> list[_Marks]:
     marks = [_Marks() for _ in (*spec.masks, *spec.scores)]
     planned = plan.build(spec)
     for view in (planned.by_query, planned.by_key, *(pair.view for pair in planned.faces.pairs)):
-        texts = [line.text for line in (*view.keep, *view.score)]
+        texts = [line.text for line in (*view.keep[: len(spec.masks)], *view.score)]
         nodes = [*(mask.keep for mask in spec.masks), *(score.score for score in spec.scores)]
         for mark, text, node in zip(marks, texts, nodes, strict=True):
             mark.values.add(_syntax(text))

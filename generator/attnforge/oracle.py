@@ -96,6 +96,7 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
         if any(n.op == "input" and inputs[str(n.value)].scan for n in term.score.walk()):
             text = f"({text}).to(dtype)"
         score.append(Line(text, _one_line(term.label)))
+    read = [n for term in spec.scores for n in term.score.walk() if n.op == "input"]
     terms = [*(mask.keep for mask in spec.masks), *(term.score for term in spec.scores)]
     far = wholes.stretched(terms, wholes.limits(spec.inputs, spec.options))
     shapes = {i.name: _shape(i, spec.packed) for i in spec.inputs if i.axes}
@@ -119,9 +120,7 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
         full_axes={name: text for name, axes in broad.items() if (text := _full_axes(counts[name], axes))},
         samples={a.name: draws.sample(a, shapes.get(a.name, ""), spec) for a in arguments},
         added=_added(spec, inputs),
-        faint=any(
-            n.op == "input" and inputs[str(n.value)].dtype == "float" for t in spec.scores for n in t.score.walk()
-        ),
+        faint=any(inputs[str(n.value)].dtype == "float" for n in read),
         optional=tuple(a.name for a in arguments if a.optional or a.default),
         token_axes=tuple(i.name for i in spec.inputs if "token" in i.kinds),
         sizes=_sizes(spec, shapes),

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b1857b0d723a4966
-#   text hash     3a66b47f9dfdc13d
+#   content hash  1ee85ac0d2fab2b3
+#   text hash     ace9954bc789a54d
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b1857b0d723a4966
-#   text hash     26aedfca64116e99
+#   content hash  1ee85ac0d2fab2b3
+#   text hash     d0bd6019d6f46baf
 #   render with   attnforge render specs/alibi.yaml
 """The kernels: Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b1857b0d723a4966
-#   text hash     8c1659f51f91d9e3
+#   content hash  1ee85ac0d2fab2b3
+#   text hash     8d2eef691f3ff834
 #   render with   attnforge render specs/alibi.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b1857b0d723a4966
-#   text hash     8ca3cf15ecc62fdf
+#   content hash  1ee85ac0d2fab2b3
+#   text hash     0760b3ab0266b4ce
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  4d6458c69242e6ce
-#   text hash     21cbcf555f9d3d75
+#   content hash  72932ee93c1f4755
+#   text hash     2018f6d378db0e70
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

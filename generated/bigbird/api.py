@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  4d6458c69242e6ce
-#   text hash     a7941fece4bcb759
+#   content hash  72932ee93c1f4755
+#   text hash     dd9093aff8e98fa5
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  4d6458c69242e6ce
-#   text hash     e99a69c2717d1b36
+#   content hash  72932ee93c1f4755
+#   text hash     60ba338801b70e80
 #   render with   attnforge render specs/bigbird.yaml
 """The kernels: A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  4d6458c69242e6ce
-#   text hash     c31bf3015b5f56ee
+#   content hash  72932ee93c1f4755
+#   text hash     b816ffe549f1c253
 #   render with   attnforge render specs/bigbird.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

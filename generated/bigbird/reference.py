@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  4d6458c69242e6ce
-#   text hash     16f62863cb794062
+#   content hash  72932ee93c1f4755
+#   text hash     5330da3815617fce
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e5549bae5642bd10
-#   text hash     8410a0d3ed8d4317
+#   content hash  41e797e3b9ac73d4
+#   text hash     3179fca04dddbdf6
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e5549bae5642bd10
-#   text hash     ef988505da9d8032
+#   content hash  41e797e3b9ac73d4
+#   text hash     28379e9e8a63fb31
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

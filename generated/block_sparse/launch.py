@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e5549bae5642bd10
-#   text hash     3f7cd494ba530f9b
+#   content hash  41e797e3b9ac73d4
+#   text hash     3b850afb92649449
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e5549bae5642bd10
-#   text hash     187d2f0b01345551
+#   content hash  41e797e3b9ac73d4
+#   text hash     86583a960b7c9198
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

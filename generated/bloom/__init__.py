@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3fbcde2ad26534ca
-#   text hash     1da15159509b327d
+#   content hash  f31225e9cadd1291
+#   text hash     d8e7b5667f1f81f3
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

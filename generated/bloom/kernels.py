@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3fbcde2ad26534ca
-#   text hash     d44773f6aa4d30bd
+#   content hash  f31225e9cadd1291
+#   text hash     7b209588fc2cb010
 #   render with   attnforge render specs/bloom.yaml
 """The kernels: Causal attention with linear biases and as many key heads as query heads.
 

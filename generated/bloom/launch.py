@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3fbcde2ad26534ca
-#   text hash     0132871c154c419f
+#   content hash  f31225e9cadd1291
+#   text hash     e0c6bd8f4a7ccb30
 #   render with   attnforge render specs/bloom.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3fbcde2ad26534ca
-#   text hash     a800b1cbbb721db7
+#   content hash  f31225e9cadd1291
+#   text hash     0095277991c282d8
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

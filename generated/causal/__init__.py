@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  060184b882b07d1a
-#   text hash     b98af9c7bfc36187
+#   content hash  0a9a8afff07fb406
+#   text hash     a384da3d0e8fc754
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  060184b882b07d1a
-#   text hash     b812c1a7100377af
+#   content hash  0a9a8afff07fb406
+#   text hash     3378c89cb537125e
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

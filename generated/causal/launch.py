@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  060184b882b07d1a
-#   text hash     7c92fcce12e402e4
+#   content hash  0a9a8afff07fb406
+#   text hash     bd175ab03c020e87
 #   render with   attnforge render specs/causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  060184b882b07d1a
-#   text hash     c49739c0e412c1fa
+#   content hash  0a9a8afff07fb406
+#   text hash     156b1a84fc67f9d2
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b3a2ef3fe1eec2d9
-#   text hash     413b9ce5caec1997
+#   content hash  306c4fe2b9212dac
+#   text hash     ef5cf059ce62546f
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

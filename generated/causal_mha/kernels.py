@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b3a2ef3fe1eec2d9
-#   text hash     ae7f62db8225c01a
+#   content hash  306c4fe2b9212dac
+#   text hash     a6f37f6936421504
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernels: Causal attention with as many key heads as query heads.
 

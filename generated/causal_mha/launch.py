@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b3a2ef3fe1eec2d9
-#   text hash     dda6857094d4f63a
+#   content hash  306c4fe2b9212dac
+#   text hash     ceba083657d5a349
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b3a2ef3fe1eec2d9
-#   text hash     2a42a2f33429436a
+#   content hash  306c4fe2b9212dac
+#   text hash     c5085c33be5192a1
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

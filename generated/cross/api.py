@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  cc04b712088032b4
-#   text hash     038b40a71e209790
+#   content hash  927e7b200a4af4a5
+#   text hash     cb16d1ba77ab6fd4
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

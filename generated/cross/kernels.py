@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  cc04b712088032b4
-#   text hash     cd7e1e58111397bb
+#   content hash  927e7b200a4af4a5
+#   text hash     ec0c596929afc6a6
 #   render with   attnforge render specs/cross.yaml
 """The kernels: Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  cc04b712088032b4
-#   text hash     98597f89b926a6b2
+#   content hash  927e7b200a4af4a5
+#   text hash     f9b16e54037d50d9
 #   render with   attnforge render specs/cross.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  cc04b712088032b4
-#   text hash     b2c60e7d799c2020
+#   content hash  927e7b200a4af4a5
+#   text hash     2b5b3a1103ee44bd
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

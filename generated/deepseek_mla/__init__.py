@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  05328757e85ffa00
-#   text hash     83c26814107e3e4d
+#   content hash  b0b5a89fb06d87b0
+#   text hash     4cb1965ea4d626a1
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  05328757e85ffa00
-#   text hash     32b8d4d1bb04f13f
+#   content hash  b0b5a89fb06d87b0
+#   text hash     5f984ed3977b4c76
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

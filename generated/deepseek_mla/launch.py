@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  05328757e85ffa00
-#   text hash     ab50c6995e5feaf9
+#   content hash  b0b5a89fb06d87b0
+#   text hash     10ca1683e34ecd28
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

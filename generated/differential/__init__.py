@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  7fe02c07ea30e339
-#   text hash     7918238dc7cc9661
+#   content hash  770c2aad5b499dcb
+#   text hash     ee1fd160201a7b63
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

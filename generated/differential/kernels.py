@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  7fe02c07ea30e339
-#   text hash     c4dbc358cf8eb7c1
+#   content hash  770c2aad5b499dcb
+#   text hash     952eff4bcb5f2336
 #   render with   attnforge render specs/differential.yaml
 """The kernels: One of the two maps of differential attention, called once for each and subtracted.
 

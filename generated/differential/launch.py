@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  7fe02c07ea30e339
-#   text hash     5c2577633ba2b36d
+#   content hash  770c2aad5b499dcb
+#   text hash     6f5a70c41c253cf4
 #   render with   attnforge render specs/differential.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

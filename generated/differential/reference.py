@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  7fe02c07ea30e339
-#   text hash     1772b41d04feb951
+#   content hash  770c2aad5b499dcb
+#   text hash     4dc38dd3b5e9b552
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

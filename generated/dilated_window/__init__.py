@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  76a4c32f166e25a6
-#   text hash     798b29105a811243
+#   content hash  a510d16e40ee5cb4
+#   text hash     9e1febb3aa22ef3a
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

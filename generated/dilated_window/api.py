@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  76a4c32f166e25a6
-#   text hash     1229374236dd97a5
+#   content hash  a510d16e40ee5cb4
+#   text hash     523058449ac050c4
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  76a4c32f166e25a6
-#   text hash     ff981ddfbb85839b
+#   content hash  a510d16e40ee5cb4
+#   text hash     94eafa27df2b7d7f
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernels: Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  76a4c32f166e25a6
-#   text hash     a0003b0703dc8591
+#   content hash  a510d16e40ee5cb4
+#   text hash     dbec3f84aa2372a1
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  76a4c32f166e25a6
-#   text hash     8abd082eb64a6c0c
+#   content hash  a510d16e40ee5cb4
+#   text hash     7f4ad4a32003a6b9
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

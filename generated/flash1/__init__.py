@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  e8f0668b32223d20
-#   text hash     509743c063181726
+#   content hash  de8079a0b2dd319d
+#   text hash     18f8739a7c13a71f
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

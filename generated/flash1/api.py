@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  e8f0668b32223d20
-#   text hash     49590b822b8fc199
+#   content hash  de8079a0b2dd319d
+#   text hash     5c2c84dd9242b223
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

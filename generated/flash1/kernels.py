@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  e8f0668b32223d20
-#   text hash     754fbc3475f985f6
+#   content hash  de8079a0b2dd319d
+#   text hash     0e1a8d5eea0b5ad6
 #   render with   attnforge render specs/flash1.yaml
 """The kernels: Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

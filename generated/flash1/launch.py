@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  e8f0668b32223d20
-#   text hash     d0e95932a81e17e8
+#   content hash  de8079a0b2dd319d
+#   text hash     ab4be5fd24aca714
 #   render with   attnforge render specs/flash1.yaml
 """Launches the kernels as operators that PyTorch can compile."""
 

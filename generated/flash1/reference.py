@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  e8f0668b32223d20
-#   text hash     143279df30b25326
+#   content hash  de8079a0b2dd319d
+#   text hash     36cd6b2abc71c606
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  8f9c5c9f180ad3c7
-#   text hash     af317caac4ca2311
+#   content hash  ac84e851ff1a5290
+#   text hash     76e2030d736a1c4d
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

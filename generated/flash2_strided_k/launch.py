@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  8f9c5c9f180ad3c7
-#   text hash     f0271b4d558cdec5
+#   content hash  ac84e851ff1a5290
+#   text hash     5dd352eddcaf10ab
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Launches the kernels as operators that PyTorch can compile."""
 

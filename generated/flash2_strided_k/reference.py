@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  8f9c5c9f180ad3c7
-#   text hash     c1fbc05533bf35cf
+#   content hash  ac84e851ff1a5290
+#   text hash     c5308c737578f434
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

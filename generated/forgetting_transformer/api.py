@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a9ef7db3365912e9
-#   text hash     472c4f2288526223
+#   content hash  9c22a53027ab6818
+#   text hash     69f2cc56c1596a7a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a9ef7db3365912e9
-#   text hash     2986ead595261922
+#   content hash  9c22a53027ab6818
+#   text hash     cc95b323ebe0fae4
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The kernels: Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a9ef7db3365912e9
-#   text hash     a0e7caa5f0f2e364
+#   content hash  9c22a53027ab6818
+#   text hash     fea7d114c52df4b6
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

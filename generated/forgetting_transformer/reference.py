@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a9ef7db3365912e9
-#   text hash     78796dda9aa1f459
+#   content hash  9c22a53027ab6818
+#   text hash     4d5dbc431b91f188
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6ae95b2c92c8d864
-#   text hash     399a44ecc68af571
+#   content hash  6aa0b3b896c9bbf8
+#   text hash     b5e1f31b2d4b18a6
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

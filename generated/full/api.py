@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6ae95b2c92c8d864
-#   text hash     3063cb24708ae938
+#   content hash  6aa0b3b896c9bbf8
+#   text hash     f5cf14c97be992f0
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

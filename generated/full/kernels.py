@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6ae95b2c92c8d864
-#   text hash     4611d6396b2692a8
+#   content hash  6aa0b3b896c9bbf8
+#   text hash     f9690dd1e4cb0f43
 #   render with   attnforge render specs/full.yaml
 """The kernels: Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6ae95b2c92c8d864
-#   text hash     bc443e5383a46592
+#   content hash  6aa0b3b896c9bbf8
+#   text hash     5abea0a56ddcc943
 #   render with   attnforge render specs/full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

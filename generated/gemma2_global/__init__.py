@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  779e41c3efc6dc46
-#   text hash     8fc72af485a1304c
+#   content hash  b0b9bb94f52ab70d
+#   text hash     f9fdbb1f89d90b9d
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  779e41c3efc6dc46
-#   text hash     d750460187e1b88f
+#   content hash  b0b9bb94f52ab70d
+#   text hash     4257775beaafe751
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

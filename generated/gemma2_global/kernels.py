@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  779e41c3efc6dc46
-#   text hash     d4ccdbbb4ddc4188
+#   content hash  b0b9bb94f52ab70d
+#   text hash     cc328571ee599070
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernels: The global layers of Gemma 2, with capped scores.
 

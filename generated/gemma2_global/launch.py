@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  779e41c3efc6dc46
-#   text hash     010b15775005037a
+#   content hash  b0b9bb94f52ab70d
+#   text hash     94d576ab6cc8dba7
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

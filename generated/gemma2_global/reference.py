@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  779e41c3efc6dc46
-#   text hash     30b70a5a7fab5e5c
+#   content hash  b0b9bb94f52ab70d
+#   text hash     838f3279d064fa64
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  13fc2c0162f42228
-#   text hash     76743dbdf74b6d81
+#   content hash  7b10845ed0182383
+#   text hash     bf910433b916e712
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  13fc2c0162f42228
-#   text hash     842dfd490546ce8e
+#   content hash  7b10845ed0182383
+#   text hash     96daa3c3ea8e605d
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1775864e5fab9fb8
-#   text hash     4ca1fc004f312d7d
+#   content hash  a1d923f5c812b381
+#   text hash     813ef98fe8f2c672
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1775864e5fab9fb8
-#   text hash     107aace5653d606f
+#   content hash  a1d923f5c812b381
+#   text hash     f0c8688b80a5530c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernels: Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1775864e5fab9fb8
-#   text hash     66a6908afa11a25b
+#   content hash  a1d923f5c812b381
+#   text hash     62b39c9022a60ced
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1775864e5fab9fb8
-#   text hash     db160dcb334ff7c5
+#   content hash  a1d923f5c812b381
+#   text hash     132e93e47f41d781
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f1f4d866ed844450
-#   text hash     f3a899820a655808
+#   content hash  bd9d867a41bb84f4
+#   text hash     8e46f622fbbfb5b9
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f1f4d866ed844450
-#   text hash     6884b1fa7e53370c
+#   content hash  bd9d867a41bb84f4
+#   text hash     6f15b28e260e2172
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

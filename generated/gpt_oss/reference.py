@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f1f4d866ed844450
-#   text hash     de202a61c8caa2d9
+#   content hash  bd9d867a41bb84f4
+#   text hash     30d90cac842d7f5c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

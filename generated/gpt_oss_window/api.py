@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  091f035a2bf2b9e2
-#   text hash     23eabba862a38f24
+#   content hash  ae5897a3b745d599
+#   text hash     75d85ab21f0d86af
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  091f035a2bf2b9e2
-#   text hash     14af6b5b2a4be07d
+#   content hash  ae5897a3b745d599
+#   text hash     65125bbb28a33ed6
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

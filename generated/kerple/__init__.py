@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  adf677d3bf6210c2
-#   text hash     38f29bd18ae1f15a
+#   content hash  adf60176eecc490d
+#   text hash     12d450df22762ec2
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  adf677d3bf6210c2
-#   text hash     ef8c96b4095ac704
+#   content hash  adf60176eecc490d
+#   text hash     ba8c1c5eace388c0
 #   render with   attnforge render specs/kerple.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  adf677d3bf6210c2
-#   text hash     a510990c92ef9263
+#   content hash  adf60176eecc490d
+#   text hash     687a026fdec380aa
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

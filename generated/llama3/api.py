@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8aa5e05db8e5e114
-#   text hash     9be266636387cd65
+#   content hash  88e9e9057d2f40e1
+#   text hash     7bacb9bfb95ff021
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

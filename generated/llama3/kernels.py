@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8aa5e05db8e5e114
-#   text hash     c273cef46be866a3
+#   content hash  88e9e9057d2f40e1
+#   text hash     e433b8cc0f79e782
 #   render with   attnforge render specs/llama3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

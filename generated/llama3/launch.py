@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8aa5e05db8e5e114
-#   text hash     2bddfb059c6b8656
+#   content hash  88e9e9057d2f40e1
+#   text hash     c048de3a1ff465c9
 #   render with   attnforge render specs/llama3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

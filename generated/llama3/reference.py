@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8aa5e05db8e5e114
-#   text hash     0a049bf0c5f86d23
+#   content hash  88e9e9057d2f40e1
+#   text hash     db80d476c3dcb7cd
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

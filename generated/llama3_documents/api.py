@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  973757c53cc0e100
-#   text hash     d46673ec10837e22
+#   content hash  ba2216a06f152658
+#   text hash     ceff4603d6b03277
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  973757c53cc0e100
-#   text hash     daad4f31d21caf50
+#   content hash  ba2216a06f152658
+#   text hash     5204ff861936534e
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernels: Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  973757c53cc0e100
-#   text hash     c04822d43cf53aa3
+#   content hash  ba2216a06f152658
+#   text hash     42081e9cb6e8dec8
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  973757c53cc0e100
-#   text hash     0a78b28c2d4fac1f
+#   content hash  ba2216a06f152658
+#   text hash     21aac4a535f7ef38
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

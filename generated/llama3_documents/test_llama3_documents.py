@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  973757c53cc0e100
-#   text hash     b5abc21e9a5c3a4d
+#   content hash  ba2216a06f152658
+#   text hash     e058fccfb8f7d1f3
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -52,7 +52,10 @@ class Case:
     layout: str = field(default="contiguous")
 
     def __str__(self):
-        sizes = f"{'+'.join(map(str, self.q_lens))}x{'+'.join(map(str, self.k_lens))}-h{self.Hq}:{self.Hkv}-d{self.D}:{self.Dv}"
+        q_lens, k_lens = (
+            f"{len(x)}*{x[0]}" if len(x) > 9 else "+".join(map(str, x)) for x in (self.q_lens, self.k_lens)
+        )
+        sizes = f"{q_lens}x{k_lens}-h{self.Hq}:{self.Hkv}-d{self.D}:{self.Dv}"
         return f"{sizes}-{str(self.dtype).removeprefix('torch.')}"
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a2d4502c699e71b4
-#   text hash     87d05b86428ee8a2
+#   content hash  97efb41220fb6642
+#   text hash     3c8f011646e97c5f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a2d4502c699e71b4
-#   text hash     d8e7ee5b4b55a8f7
+#   content hash  97efb41220fb6642
+#   text hash     243b82186ba5a8bc
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

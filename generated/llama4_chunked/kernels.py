@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a2d4502c699e71b4
-#   text hash     4c92b18157fd25f3
+#   content hash  97efb41220fb6642
+#   text hash     1be6964950e1bfb7
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernels: Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a2d4502c699e71b4
-#   text hash     d7e62b78abb58a7f
+#   content hash  97efb41220fb6642
+#   text hash     16a0cf8873e461dc
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a2d4502c699e71b4
-#   text hash     4a818612fe338f26
+#   content hash  97efb41220fb6642
+#   text hash     666fa190aebb5767
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

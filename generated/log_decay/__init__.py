@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  bf52d0ca8f7f6287
-#   text hash     e9b4c66afb3ff0f3
+#   content hash  affbaa9afd6cff55
+#   text hash     c5d4d17a3b5cdad6
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  bf52d0ca8f7f6287
-#   text hash     5063e07f8b1955d1
+#   content hash  affbaa9afd6cff55
+#   text hash     0bd074540423632f
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

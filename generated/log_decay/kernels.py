@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  bf52d0ca8f7f6287
-#   text hash     f9748a7a14bc3148
+#   content hash  affbaa9afd6cff55
+#   text hash     cc2103c7e455252e
 #   render with   attnforge render specs/log_decay.yaml
 """The kernels: Causal attention that forgets by a decay learned for each token and head.
 

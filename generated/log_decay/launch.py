@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  bf52d0ca8f7f6287
-#   text hash     b43717f5494185a3
+#   content hash  affbaa9afd6cff55
+#   text hash     086808ec102e55e2
 #   render with   attnforge render specs/log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  bf52d0ca8f7f6287
-#   text hash     9513294345daf5d9
+#   content hash  affbaa9afd6cff55
+#   text hash     707a4c3c48c95995
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  fc352002d4d48895
-#   text hash     979314c7d67b65e9
+#   content hash  ed9c8dfdca74c712
+#   text hash     25b0ab7724530e0c
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  fc352002d4d48895
-#   text hash     fcec326013a0b39c
+#   content hash  ed9c8dfdca74c712
+#   text hash     b6db088efa8e2249
 #   render with   attnforge render specs/longformer.yaml
 """The kernels: A window of 256 keys to each side, and 16 global tokens.
 

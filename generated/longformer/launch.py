@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  fc352002d4d48895
-#   text hash     555df2937ca5b193
+#   content hash  ed9c8dfdca74c712
+#   text hash     6917d7e6186a11f0
 #   render with   attnforge render specs/longformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

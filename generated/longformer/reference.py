@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  fc352002d4d48895
-#   text hash     2f8224c9d90f47b0
+#   content hash  ed9c8dfdca74c712
+#   text hash     bfbd424e8b408971
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

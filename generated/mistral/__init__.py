@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4ba58ba9df6710ad
-#   text hash     d023bab23a0bd976
+#   content hash  4fbf58515cefa6ae
+#   text hash     f903c96fbe5a91e8
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4ba58ba9df6710ad
-#   text hash     62322f48cb5333c4
+#   content hash  4fbf58515cefa6ae
+#   text hash     17433f95eb6836a9
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4ba58ba9df6710ad
-#   text hash     ecbd229a1419bd97
+#   content hash  4fbf58515cefa6ae
+#   text hash     543b18a3d91931a6
 #   render with   attnforge render specs/mistral.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4ba58ba9df6710ad
-#   text hash     6ac0a1bcf697c76b
+#   content hash  4fbf58515cefa6ae
+#   text hash     5fb4a745506beb37
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8b32d28086a030ec
-#   text hash     318149e4b4eb8dcb
+#   content hash  0c96d4e686518255
+#   text hash     853b22fde6ec826d
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8b32d28086a030ec
-#   text hash     16770c22772cfd57
+#   content hash  0c96d4e686518255
+#   text hash     0d6de50d0fe2f8fb
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

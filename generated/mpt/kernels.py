@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8b32d28086a030ec
-#   text hash     e2e3c8c30d632eb4
+#   content hash  0c96d4e686518255
+#   text hash     2e6fdad8939bb0fa
 #   render with   attnforge render specs/mpt.yaml
 """The kernels: Attention with a prefix and linear biases.
 

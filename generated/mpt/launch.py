@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8b32d28086a030ec
-#   text hash     190a319230904e63
+#   content hash  0c96d4e686518255
+#   text hash     62b6318878e1e7ea
 #   render with   attnforge render specs/mpt.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

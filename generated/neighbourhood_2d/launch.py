@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  4069c1cec70489d2
-#   text hash     005b7b05f30f232d
+#   content hash  731a4fabb5ac5e9d
+#   text hash     f6635d08099d402f
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  4069c1cec70489d2
-#   text hash     5b6f42d1d5086037
+#   content hash  731a4fabb5ac5e9d
+#   text hash     ff021143ab0146bd
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

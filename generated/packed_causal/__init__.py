@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  3d152b510fad3ad6
-#   text hash     e9800491b3fe7609
+#   content hash  59b0110a015c54a3
+#   text hash     bdb04a1028479ad7
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  3d152b510fad3ad6
-#   text hash     99415e544d33ade8
+#   content hash  59b0110a015c54a3
+#   text hash     1b8b9c336bae9ed3
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  3d152b510fad3ad6
-#   text hash     72e27f644a36c547
+#   content hash  59b0110a015c54a3
+#   text hash     1976deb4fc0815fd
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernels: Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  3d152b510fad3ad6
-#   text hash     3fc62da2cc1dda3b
+#   content hash  59b0110a015c54a3
+#   text hash     e4a2f97065534cd3
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

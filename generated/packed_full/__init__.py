@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c3d9ff6f6258bb3d
-#   text hash     4b801079a37d0dc4
+#   content hash  7ccdf4f9653b0487
+#   text hash     f81232fcf9118fd3
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c3d9ff6f6258bb3d
-#   text hash     8b98cf7985edbee1
+#   content hash  7ccdf4f9653b0487
+#   text hash     a26d9cebb8d6706e
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

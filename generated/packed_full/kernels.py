@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c3d9ff6f6258bb3d
-#   text hash     f9681dbb3c39bf1a
+#   content hash  7ccdf4f9653b0487
+#   text hash     c97e11b8e91bbf91
 #   render with   attnforge render specs/packed_full.yaml
 """The kernels: Softmax attention without a mask, for sequences packed into one tensor.
 

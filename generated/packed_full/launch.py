@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c3d9ff6f6258bb3d
-#   text hash     27539eeedcc2b9e6
+#   content hash  7ccdf4f9653b0487
+#   text hash     02334751a717a900
 #   render with   attnforge render specs/packed_full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

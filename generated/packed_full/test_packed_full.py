@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c3d9ff6f6258bb3d
-#   text hash     3972ef0497a5cd7c
+#   content hash  7ccdf4f9653b0487
+#   text hash     258b80e3f935e946
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -52,7 +52,10 @@ class Case:
     layout: str = field(default="contiguous")
 
     def __str__(self):
-        sizes = f"{'+'.join(map(str, self.q_lens))}x{'+'.join(map(str, self.k_lens))}-h{self.Hq}:{self.Hkv}-d{self.D}:{self.Dv}"
+        q_lens, k_lens = (
+            f"{len(x)}*{x[0]}" if len(x) > 9 else "+".join(map(str, x)) for x in (self.q_lens, self.k_lens)
+        )
+        sizes = f"{q_lens}x{k_lens}-h{self.Hq}:{self.Hkv}-d{self.D}:{self.Dv}"
         return f"{sizes}-{str(self.dtype).removeprefix('torch.')}"
 
 

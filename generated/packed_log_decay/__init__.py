@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  cf73066ddf598da2
-#   text hash     f851b480621e267a
+#   content hash  607bf52f6da4734f
+#   text hash     ece4d01acac1ff02
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

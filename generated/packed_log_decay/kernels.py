@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  cf73066ddf598da2
-#   text hash     618414900e9b9955
+#   content hash  607bf52f6da4734f
+#   text hash     363e3af41f291603
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The kernels: Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  cf73066ddf598da2
-#   text hash     4382f01361b6da35
+#   content hash  607bf52f6da4734f
+#   text hash     531a22ca83794dfe
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

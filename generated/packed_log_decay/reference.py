@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  cf73066ddf598da2
-#   text hash     57d02475ea00489f
+#   content hash  607bf52f6da4734f
+#   text hash     8e5040937e2e3a49
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

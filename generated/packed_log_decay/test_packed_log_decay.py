@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  cf73066ddf598da2
-#   text hash     ee545a82b9d70bf8
+#   content hash  607bf52f6da4734f
+#   text hash     fa789e7348644209
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -57,7 +57,10 @@ class Case:
     layout: str = field(default="contiguous")
 
     def __str__(self):
-        sizes = f"{'+'.join(map(str, self.q_lens))}x{'+'.join(map(str, self.k_lens))}-h{self.Hq}:{self.Hkv}-d{self.D}:{self.Dv}"
+        q_lens, k_lens = (
+            f"{len(x)}*{x[0]}" if len(x) > 9 else "+".join(map(str, x)) for x in (self.q_lens, self.k_lens)
+        )
+        sizes = f"{q_lens}x{k_lens}-h{self.Hq}:{self.Hkv}-d{self.D}:{self.Dv}"
         return f"{sizes}-{str(self.dtype).removeprefix('torch.')}"
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  17fe8415d2e89d19
-#   text hash     233f19cfd8c1d90b
+#   content hash  d7a2b11d71c8d4f3
+#   text hash     2e55cbc50b62fa60
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  17fe8415d2e89d19
-#   text hash     5eeb8960addaf6b9
+#   content hash  d7a2b11d71c8d4f3
+#   text hash     b175da356e5f2a04
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

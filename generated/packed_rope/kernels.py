@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  17fe8415d2e89d19
-#   text hash     ed0b8d8d05d28229
+#   content hash  d7a2b11d71c8d4f3
+#   text hash     ad48fa59ff789d03
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernels: Causal attention with rotary embedding for sequences packed into one tensor.
 

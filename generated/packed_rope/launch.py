@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  17fe8415d2e89d19
-#   text hash     927a6f3fa9fd0381
+#   content hash  d7a2b11d71c8d4f3
+#   text hash     fd6d73177daccbd7
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

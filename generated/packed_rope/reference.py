@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  17fe8415d2e89d19
-#   text hash     a98e6bdb764d82fa
+#   content hash  d7a2b11d71c8d4f3
+#   text hash     a914ec418bbb2f10
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

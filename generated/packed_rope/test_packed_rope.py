@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  17fe8415d2e89d19
-#   text hash     dccf487839db28fc
+#   content hash  d7a2b11d71c8d4f3
+#   text hash     cbaebc9347ae0155
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -57,7 +57,10 @@ class Case:
     layout: str = field(default="contiguous")
 
     def __str__(self):
-        sizes = f"{'+'.join(map(str, self.q_lens))}x{'+'.join(map(str, self.k_lens))}-h{self.Hq}:{self.Hkv}-d{self.D}:{self.Dv}"
+        q_lens, k_lens = (
+            f"{len(x)}*{x[0]}" if len(x) > 9 else "+".join(map(str, x)) for x in (self.q_lens, self.k_lens)
+        )
+        sizes = f"{q_lens}x{k_lens}-h{self.Hq}:{self.Hkv}-d{self.D}:{self.Dv}"
         return f"{sizes}-{str(self.dtype).removeprefix('torch.')}"
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  335d1b740f60d4dd
-#   text hash     6ad372315f9659b2
+#   content hash  4c183f067fbe1ab3
+#   text hash     65820920b28616a9
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  335d1b740f60d4dd
-#   text hash     6cad8c8ebda6ea80
+#   content hash  4c183f067fbe1ab3
+#   text hash     dc95ca7a0c9fb53e
 #   render with   attnforge render specs/pair_bias.yaml
 """The kernels: Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  335d1b740f60d4dd
-#   text hash     075f12e396849661
+#   content hash  4c183f067fbe1ab3
+#   text hash     eea01ca0f46fdc38
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e0ca4e05dd3842f4
-#   text hash     0d19f00a1c98ef36
+#   content hash  78ecf58175e3f222
+#   text hash     59cbc5a5e40b58ec
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

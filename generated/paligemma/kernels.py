@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e0ca4e05dd3842f4
-#   text hash     3b4b184f64a76ed7
+#   content hash  78ecf58175e3f222
+#   text hash     e879dc0095970748
 #   render with   attnforge render specs/paligemma.yaml
 """The kernels: An image and a prompt that all see as a prefix, and text that sees causally.
 

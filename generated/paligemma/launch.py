@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e0ca4e05dd3842f4
-#   text hash     6db4a61b6a7cbf69
+#   content hash  78ecf58175e3f222
+#   text hash     4bde20036bd3b0dd
 #   render with   attnforge render specs/paligemma.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

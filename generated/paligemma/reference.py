@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e0ca4e05dd3842f4
-#   text hash     01e274998951ce35
+#   content hash  78ecf58175e3f222
+#   text hash     ec787ae6ff2a6665
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ab225247bb18d7a8
-#   text hash     09653772792d3793
+#   content hash  b3b9e58d1ab4408a
+#   text hash     5c94a1a886abb081
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ab225247bb18d7a8
-#   text hash     2efa08f120b472e0
+#   content hash  b3b9e58d1ab4408a
+#   text hash     c45bf2e41b6b27ab
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ab225247bb18d7a8
-#   text hash     643fef68a330061a
+#   content hash  b3b9e58d1ab4408a
+#   text hash     1a3b45d19b241ad9
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

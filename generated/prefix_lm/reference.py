@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ab225247bb18d7a8
-#   text hash     4f896e9ac7bf7c6c
+#   content hash  b3b9e58d1ab4408a
+#   text hash     8d1d8aceff4ac9d2
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  32a3be1bcd1a48f3
-#   text hash     e917d1ecd49d67ac
+#   content hash  d7ec87aad09637e8
+#   text hash     52899aad5f3e873d
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

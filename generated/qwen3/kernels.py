@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  32a3be1bcd1a48f3
-#   text hash     76f8ae0202f84e8d
+#   content hash  d7ec87aad09637e8
+#   text hash     84da521c7aa75f6f
 #   render with   attnforge render specs/qwen3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

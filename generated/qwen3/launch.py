@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  32a3be1bcd1a48f3
-#   text hash     ee52f2c1a713f3db
+#   content hash  d7ec87aad09637e8
+#   text hash     ad504b188030884a
 #   render with   attnforge render specs/qwen3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

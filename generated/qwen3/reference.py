@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  32a3be1bcd1a48f3
-#   text hash     4d2b181240ffcdd0
+#   content hash  d7ec87aad09637e8
+#   text hash     f0cb9a0d2535857d
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

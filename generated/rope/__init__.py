@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  63704a043fafc709
-#   text hash     9ec5390666931e09
+#   content hash  fda1aec6b4f81cbf
+#   text hash     92a1e56de64e9cdc
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

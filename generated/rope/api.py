@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  63704a043fafc709
-#   text hash     c5fd52d11cdd12ca
+#   content hash  fda1aec6b4f81cbf
+#   text hash     89872f10a343702f
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

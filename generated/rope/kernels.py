@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  63704a043fafc709
-#   text hash     5d5367466580c743
+#   content hash  fda1aec6b4f81cbf
+#   text hash     36793218c181595d
 #   render with   attnforge render specs/rope.yaml
 """The kernels: Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  63704a043fafc709
-#   text hash     26e41bec9da00719
+#   content hash  fda1aec6b4f81cbf
+#   text hash     d0edbd98cf6dc8ae
 #   render with   attnforge render specs/rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

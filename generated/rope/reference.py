@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  63704a043fafc709
-#   text hash     be4079039397241d
+#   content hash  fda1aec6b4f81cbf
+#   text hash     528cd9fdc0bffd62
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ead2c26be80fb582
-#   text hash     4388cd26282031d8
+#   content hash  ea77600a6b67ec09
+#   text hash     31b541d2859d4969
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

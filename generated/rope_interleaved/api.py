@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ba21728b835521d3
-#   text hash     08291e87fd65de6c
+#   content hash  6851e79de792f794
+#   text hash     fa0f522ddb980d10
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ba21728b835521d3
-#   text hash     9c67a049f911391c
+#   content hash  6851e79de792f794
+#   text hash     573679a1cfeb7912
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernels: Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ba21728b835521d3
-#   text hash     2cf863bf6a9f1e68
+#   content hash  6851e79de792f794
+#   text hash     31e2138226436e40
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  7a2927a8019cd669
-#   text hash     f294b68c6a39f1cc
+#   content hash  2b0dc04fefd5ce4c
+#   text hash     3c80cb853da82b92
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  7a2927a8019cd669
-#   text hash     0dc7b964d40a4098
+#   content hash  2b0dc04fefd5ce4c
+#   text hash     68b0f79807d0d9f1
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

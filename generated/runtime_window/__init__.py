@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f73fcd68a6001e93
-#   text hash     727f4c043c8e2f62
+#   content hash  91506f9d750444ae
+#   text hash     ea311508527685eb
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

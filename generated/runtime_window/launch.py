@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f73fcd68a6001e93
-#   text hash     abd1a57d4f731d5d
+#   content hash  91506f9d750444ae
+#   text hash     e9e4040c24f3123d
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f73fcd68a6001e93
-#   text hash     e6a19480fb405c0c
+#   content hash  91506f9d750444ae
+#   text hash     3ba8cd978bf6308a
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

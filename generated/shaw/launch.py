@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  bbac144687924c37
-#   text hash     2da8e6bca72db965
+#   content hash  bd9ff17474216d32
+#   text hash     b768f890f2a86159
 #   render with   attnforge render specs/shaw.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  bbac144687924c37
-#   text hash     b922aa27fecee9c7
+#   content hash  bd9ff17474216d32
+#   text hash     5c14cb7797e565c1
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

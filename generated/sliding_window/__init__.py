@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  bccb6b4489a40743
-#   text hash     f3a675af3cdd1c4b
+#   content hash  afbaa7b00f30a761
+#   text hash     c76143ec5b1863f9
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

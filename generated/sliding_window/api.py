@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  bccb6b4489a40743
-#   text hash     3bf284423c4398f9
+#   content hash  afbaa7b00f30a761
+#   text hash     4c8d7c15b17226af
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  bccb6b4489a40743
-#   text hash     f2c16841826d8c70
+#   content hash  afbaa7b00f30a761
+#   text hash     d1a4b7a6c7c7ce9e
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernels: Causal attention to the 1024 most recent keys.
 

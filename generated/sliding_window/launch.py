@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  bccb6b4489a40743
-#   text hash     5509047e86b5c831
+#   content hash  afbaa7b00f30a761
+#   text hash     489b251d1417a937
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

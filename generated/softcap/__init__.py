@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ed338d50260f06ec
-#   text hash     b36627943971afd0
+#   content hash  cc8cdd37755d5aa3
+#   text hash     d211cc817913dd0d
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

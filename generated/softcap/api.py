@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ed338d50260f06ec
-#   text hash     c92d5a8bb9a0e543
+#   content hash  cc8cdd37755d5aa3
+#   text hash     27af19db44052177
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ed338d50260f06ec
-#   text hash     50f79b807e94bca0
+#   content hash  cc8cdd37755d5aa3
+#   text hash     c01fbe61be8998b3
 #   render with   attnforge render specs/softcap.yaml
 """The kernels: Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ed338d50260f06ec
-#   text hash     0efa0836b9d42699
+#   content hash  cc8cdd37755d5aa3
+#   text hash     0b458886c3280d4a
 #   render with   attnforge render specs/softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

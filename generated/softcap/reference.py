@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ed338d50260f06ec
-#   text hash     a5e43aafd61b5a17
+#   content hash  cc8cdd37755d5aa3
+#   text hash     389f512a74147b43
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

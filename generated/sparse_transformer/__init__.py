@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  26ac2ad410bae2be
-#   text hash     37717eb03cb2b4ca
+#   content hash  58cc055c012daa81
+#   text hash     76463aa87b6abf92
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

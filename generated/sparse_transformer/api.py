@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  26ac2ad410bae2be
-#   text hash     0edb8cdc4b7c230a
+#   content hash  58cc055c012daa81
+#   text hash     3c23d12f39f7120c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  26ac2ad410bae2be
-#   text hash     c917f7aabf51abc2
+#   content hash  58cc055c012daa81
+#   text hash     2398f588a5015705
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernels: Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

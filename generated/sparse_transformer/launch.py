@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  26ac2ad410bae2be
-#   text hash     89d9fbb304cf4d79
+#   content hash  58cc055c012daa81
+#   text hash     9c893ba55bb2d315
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

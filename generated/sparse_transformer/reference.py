@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  26ac2ad410bae2be
-#   text hash     9184c889b1af78d3
+#   content hash  58cc055c012daa81
+#   text hash     78e807d28360467f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

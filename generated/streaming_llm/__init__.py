@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c0c0115a1f59bef2
-#   text hash     04ccdd3b398aeb86
+#   content hash  6c61a07335b5dc50
+#   text hash     d4e4b1cf031ebd51
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

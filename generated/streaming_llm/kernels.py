@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c0c0115a1f59bef2
-#   text hash     481a0c6f7ee221bb
+#   content hash  6c61a07335b5dc50
+#   text hash     5deab2ad58fe7c16
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernels: Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c0c0115a1f59bef2
-#   text hash     734264e82ff3eb01
+#   content hash  6c61a07335b5dc50
+#   text hash     942f619bfa5ed7a7
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c0c0115a1f59bef2
-#   text hash     3373511cca271f2e
+#   content hash  6c61a07335b5dc50
+#   text hash     91fddc732dfbea38
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  8517ea0986acef9f
-#   text hash     ef550563ec78c77c
+#   content hash  0604f321c76ea9c6
+#   text hash     a5f25624dd02f217
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  8517ea0986acef9f
-#   text hash     30d7833f51461d55
+#   content hash  0604f321c76ea9c6
+#   text hash     8d2fe91d38bd5db0
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  8517ea0986acef9f
-#   text hash     d3e9df2ecabca954
+#   content hash  0604f321c76ea9c6
+#   text hash     5c9ae0f9e1283c54
 #   render with   attnforge render specs/swin.yaml
 """The kernels: Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  8517ea0986acef9f
-#   text hash     c1d952e744ae406a
+#   content hash  0604f321c76ea9c6
+#   text hash     60c5df85ace38230
 #   render with   attnforge render specs/swin.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  edff2c46813fc777
-#   text hash     17104b84c9759eed
+#   content hash  370244fb2a7926ac
+#   text hash     2f767106e9bfed42
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

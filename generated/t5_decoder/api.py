@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  edff2c46813fc777
-#   text hash     6db73f256d6c8a82
+#   content hash  370244fb2a7926ac
+#   text hash     56cc6ea170015322
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  edff2c46813fc777
-#   text hash     ab3e021da6a9a630
+#   content hash  370244fb2a7926ac
+#   text hash     b19e4f22c88d1efa
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernels: Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  edff2c46813fc777
-#   text hash     85e9307978428473
+#   content hash  370244fb2a7926ac
+#   text hash     7effb4b62baf9f98
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

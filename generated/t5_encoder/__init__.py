@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e2f5c121d07ae762
-#   text hash     c3f9d8e9a5d375c1
+#   content hash  d129753887433bf5
+#   text hash     be6a62f326c5c671
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

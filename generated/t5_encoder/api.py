@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e2f5c121d07ae762
-#   text hash     c1ff285efeb3daaf
+#   content hash  d129753887433bf5
+#   text hash     fbf282d2eb701a4a
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e2f5c121d07ae762
-#   text hash     93a27f2f706002bd
+#   content hash  d129753887433bf5
+#   text hash     abcff5beee2e8aeb
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernels: Attention with T5's learned biases for distances in both directions.
 

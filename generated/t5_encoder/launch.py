@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e2f5c121d07ae762
-#   text hash     38d8c0cd4682c2db
+#   content hash  d129753887433bf5
+#   text hash     758e7bae8f0f8ada
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e2f5c121d07ae762
-#   text hash     9e000e40edd20cbd
+#   content hash  d129753887433bf5
+#   text hash     77dab1500ae556c2
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e2f5c121d07ae762
-#   text hash     321aadd220381daf
+#   content hash  d129753887433bf5
+#   text hash     ede4d64a4829fe4d
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -52,7 +52,10 @@ class Case:
     layout: str = field(default="contiguous")
 
     def __str__(self):
-        sizes = f"{'+'.join(map(str, self.q_lens))}x{'+'.join(map(str, self.k_lens))}-h{self.Hq}:{self.Hkv}-d{self.D}:{self.Dv}"
+        q_lens, k_lens = (
+            f"{len(x)}*{x[0]}" if len(x) > 9 else "+".join(map(str, x)) for x in (self.q_lens, self.k_lens)
+        )
+        sizes = f"{q_lens}x{k_lens}-h{self.Hq}:{self.Hkv}-d{self.D}:{self.Dv}"
         return f"{sizes}-{str(self.dtype).removeprefix('torch.')}"
 
 

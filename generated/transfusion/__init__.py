@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b31eb886a0ba2617
-#   text hash     e28b5d5ae201764a
+#   content hash  12827139ee081781
+#   text hash     fc6866cf29de0bb6
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b31eb886a0ba2617
-#   text hash     5244dc57cc49500d
+#   content hash  12827139ee081781
+#   text hash     ea7d14cb2cf388ba
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b31eb886a0ba2617
-#   text hash     14b2ce8d82c57278
+#   content hash  12827139ee081781
+#   text hash     68e2908d7921dcc7
 #   render with   attnforge render specs/transfusion.yaml
 """The kernels: Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b31eb886a0ba2617
-#   text hash     d970de4a2e8dc96a
+#   content hash  12827139ee081781
+#   text hash     a1cb9a9d7a6416e2
 #   render with   attnforge render specs/transfusion.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b31eb886a0ba2617
-#   text hash     6a73eef8471f49b2
+#   content hash  12827139ee081781
+#   text hash     de56685c4adad568
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

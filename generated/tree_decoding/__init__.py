@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  5acece03e4a2cd43
-#   text hash     0e0edabbf1032fb2
+#   content hash  d49eeb365b60ccce
+#   text hash     66819e5e44782f5b
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  5acece03e4a2cd43
-#   text hash     892935f8bafdeb1f
+#   content hash  d49eeb365b60ccce
+#   text hash     1b16d0f9fcdba711
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernels: A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  5acece03e4a2cd43
-#   text hash     cfea01fb32aaa82e
+#   content hash  d49eeb365b60ccce
+#   text hash     282c51d1245b5347
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  5acece03e4a2cd43
-#   text hash     1a23b621982a2f7e
+#   content hash  d49eeb365b60ccce
+#   text hash     0a50dbbdc343c150
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -69,8 +69,27 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "gradients not turned back": ("rope", "cos, -sin,", "cos, sin,"),
     "positions from the top": ("rope", "tl.where(h < Hq, row + (k_len - q_len), row)", "row"),
     "decay with the wrong sign": ("log_decay", "log_decay_k_sum -= ", "log_decay_k_sum += "),
-    "decay scanned the wrong way back": ("log_decay", "not ctx.reverse", "ctx.reverse"),
-    "decay not carried on": ("log_decay", "carry += tl.sum(x, 0)", "carry += 0"),
+    "decay scanned the wrong way back": (
+        "log_decay",
+        "dx = carry + tl.cumsum(dsums, 0)",
+        "dx = carry + tl.sum(dsums, 0) - tl.cumsum(dsums, 0)",
+    ),
+    "decay not carried on": (
+        "log_decay",
+        "carry, first = last_of(sums), last_of(begin)",
+        "first = last_of(begin)",
+    ),
+    "what rounding left of decays dropped": (
+        "log_decay",
+        "(sums - rounded.to(tl.float64)).to(tl.float32)",
+        "0.0 * rounded",
+    ),
+    "documents of decays that begin too soon": (
+        "log_decay",
+        "tl.where(x <= RESET, token, 0)",
+        "tl.where(x <= RESET, token - 1, 0)",
+    ),
+    "documents of decays that end too late": ("log_decay", "(count - found).to", "(count - found + 1).to"),
     "slopes of the wrong side": (
         "alibi",
         "tl.abs(q_pos[:, None] - k_pos[None, :])",

@@ -64,7 +64,8 @@ class InputModel(_Model):
     grad: bool = Field(False, description="Whether it gets a gradient: float inputs of score terms only.")
     scan: Literal["cumsum"] | None = Field(
         None,
-        description="Expressions see the cumulative sum over tokens, taken in float32 and restarted at each sequence.",
+        description="Expressions see the cumulative sum over tokens, summed in float64 and restarted at each sequence. "
+        "A value of -inf begins a new document: it adds nothing, and neither side of it is visible from the other.",
     )
     default: str | float | None = Field(
         None,

@@ -15,6 +15,7 @@ from . import printers, wholes
 from .expression import Node
 from .inputs import HEAD_AXES, ROW_AXES, Axis, Input
 from .leaf import CASTS, SIDE_OF, TYPES, Leaf, Side, Site
+from .running_sums import REST
 from .spec import Spec
 
 
@@ -228,10 +229,9 @@ class Reader:
         count, block = "q_len" if kind == "query" else "k_len", "BLOCK_M" if leaf.side == "q" else "BLOCK_N"
         whole = self.whole(given)
         rest = f"{first}, {whole.name}_stride_{kind}, {count}, {block}"
-        streamed = self._streamed(leaf)
 
         def load(part: Input) -> str:
-            if streamed:
+            if self._streamed(leaf):
                 return f"load_rows({whole.name}_desc, {' + '.join(self._ahead(part)) or 0}, {rest})"
             return f"load_vector({self.base(part)}, {rest}){self._seen_as(part)}"
 
@@ -375,7 +375,7 @@ class Reader:
 
 def _rest(given: Input) -> Input:
     """What rounding left of a running sum."""
-    return dataclasses.replace(given, source=given.name, part=1, scan=None)
+    return dataclasses.replace(given, source=given.name, part=REST, scan=None)
 
 
 def seen_axes(given: Input, spec: Spec) -> tuple[Axis, ...]:

@@ -60,20 +60,45 @@ _OPERATIONS: dict[str, Callable[..., int | float | bool]] = {
 }
 
 
-def evaluate(node: Node, env: Mapping[str, object]) -> int | float | bool:
+Value = int | float | bool
+Function = Callable[[Mapping[str, object]], Value]
+
+
+def evaluate(node: Node, env: Mapping[str, object]) -> Value:
     """The value of an expression in Python's own arithmetic; names stand in `env`, an indexed input as a callable."""
+    return compiled(node)(env)
+
+
+def compiled(node: Node) -> Function:
+    """An expression as a function of what its names stand for, for whoever wants many of its values."""
     if node.op == "num":
-        assert isinstance(node.value, (int, float))
-        return node.value
+        number = node.value
+        assert isinstance(number, (int, float))
+        return lambda env: number
+    args = [compiled(arg) for arg in node.args]
     if node.op in ("var", "option", "input", "local"):
-        value = env[str(node.value)]
+        return _read(str(node.value), args)
+    if node.op == "where":
+        condition, chosen, other = args
+        return lambda env: chosen(env) if condition(env) else other(env)
+    if len(args) == 1:
+        (only,), function = args, _OPERATIONS[node.op]
+        return lambda env: function(only(env))
+    first, second = args
+    if node.op == "and":
+        return lambda env: bool(first(env)) and bool(second(env))
+    if node.op == "or":
+        return lambda env: bool(first(env)) or bool(second(env))
+    operation = _OPERATIONS[node.op]
+    return lambda env: operation(first(env), second(env))
+
+
+def _read(name: str, index: list[Function]) -> Function:
+    def read(env: Mapping[str, object]) -> Value:
+        value = env[name]
         if callable(value):
-            value = value(*(evaluate(arg, env) for arg in node.args))
+            value = value(*[place(env) for place in index])
         assert isinstance(value, (int, float))
         return value
-    if node.op in ("and", "or"):
-        first = bool(evaluate(node.args[0], env))
-        return first if first == (node.op == "or") else bool(evaluate(node.args[1], env))
-    if node.op == "where":
-        return evaluate(node.args[1 if evaluate(node.args[0], env) else 2], env)
-    return _OPERATIONS[node.op](*(evaluate(arg, env) for arg in node.args))
+
+    return read

@@ -7,15 +7,15 @@ places where they could differ. Whoever finds a difference there needs no proof;
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
-import itertools
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 from . import draws, walk
-from .evaluation import evaluate
+from .evaluation import Function, compiled
 from .expression import Node
-from .inputs import Input
+from .inputs import Axis, Input
 from .spec import Spec
 
 USUAL = (40, 70)  # queries and keys that every suite has a case of
@@ -36,17 +36,17 @@ def heads(spec: Spec) -> int:
 
 def cases(spec: Spec) -> tuple[tuple[int, int], ...]:
     """Queries and keys of the calls in which those numbers decide that decide nothing in a usual one."""
-    changed = list(_changed(spec))
+    own = _Terms(spec)
     lengths = [(ROWS, n) for n in _lengths(spec)]
-    waiting = [other for other in changed if not _differ(spec, other, USUAL)]
+    waiting = [other for other in _changed(spec) if not own.differ(other, USUAL)]
     needed = []
     for other in waiting:
-        shape = next((shape for shape in lengths if _differ(spec, other, shape)), None)
+        shape = next((shape for shape in lengths if own.differ(other, shape)), None)
         if shape:
             needed.append((shape, other))
     found: list[tuple[int, int]] = []
     for shape, other in sorted(needed, key=lambda pair: -pair[0][1]):
-        if not any(_differ(spec, other, longer) for longer in found):
+        if not any(own.differ(other, longer) for longer in found):
             found.append(shape)
     return tuple(found)
 
@@ -67,7 +67,11 @@ def _lengths(spec: Spec) -> list[int]:
     numbers = sorted(_numbers(spec))
     pairs = {f(a, b) for a in numbers for b in numbers for f in (int.__add__, int.__mul__)}
     ends = {n + ROWS // 2 for n in (*numbers, *pairs, *(3 * n for n in numbers))}
-    return sorted(n for n in ends if USUAL[0] < n <= LONGEST)
+    found: list[int] = []
+    for n in sorted(n for n in ends if USUAL[0] < n <= LONGEST):
+        if not found or n - found[-1] >= ROWS // 4:  # their queries lie at the same places but for two of twelve
+            found.append(n)
+    return found
 
 
 def _changed(spec: Spec) -> Iterator[Spec]:
@@ -105,28 +109,80 @@ def _with(node: Node, numbers: list[Node]) -> Node:
     return dataclasses.replace(node, args=tuple(_with(arg, numbers) for arg in node.args))
 
 
-def _differ(spec: Spec, other: Spec, shape: tuple[int, int]) -> bool:
-    """Whether the terms differ somewhere in a call of such a shape, whatever the call's tensors hold."""
-    return all(any(_apart(spec, other, env) for env in _places(spec, shape, seed)) for seed in range(_SEEDS))
+class _Outcome(NamedTuple):
+    """What a spec makes of a place: what each mask says, and where all keep it the score before and after each term."""
+
+    kept: tuple[bool, ...]
+    scores: tuple[float, ...]
 
 
-def _apart(spec: Spec, other: Spec, env: Env) -> bool:
-    try:
-        (shown, score), (other_shown, other_score) = _outcome(spec, env), _outcome(other, env)
-    except ArithmeticError:
-        return False
-    return shown != other_shown or (shown and not abs(score - other_score) <= _FAINT * max(1, abs(score)))
+class _Terms:
+    """The terms of a spec, as functions of a place."""
+
+    def __init__(self, spec: Spec) -> None:
+        self.spec = spec
+        self.masks = [compiled(mask.keep) for mask in spec.masks]
+        self.scores = [compiled(term.score) for term in spec.scores]
+        self._found: dict[tuple[tuple[int, int], int], list[tuple[Env, _Outcome]]] = {}
+
+    def differ(self, other: Spec, shape: tuple[int, int]) -> bool:
+        """Whether other terms differ somewhere in a call of such a shape, whatever the call's tensors hold."""
+        change = _Change(self, other)
+        return all(any(change.decides(env, own) for env, own in self._at(shape, seed)) for seed in range(_SEEDS))
+
+    def _at(self, shape: tuple[int, int], seed: int) -> list[tuple[Env, _Outcome]]:
+        if (shape, seed) not in self._found:
+            reads = [_Read(given) for given in self.spec.inputs]
+            places = (env | {read.name: read.of(env) for read in reads} for env in _places(self.spec, shape, seed))
+            found = ((env, self._outcome(env)) for env in places)
+            self._found[shape, seed] = [(env, own) for env, own in found if own]
+        return self._found[shape, seed]
+
+    def _outcome(self, env: Env) -> _Outcome | None:
+        try:
+            kept = tuple(bool(mask(env)) for mask in self.masks)
+            score = 3 * _random("score", env["q"], env["k"], env["seed"])
+            return _Outcome(kept, (score, *_scores(self.scores, env, score)) if all(kept) else ())
+        except ArithmeticError:
+            return None
 
 
-def _outcome(spec: Spec, env: Env) -> tuple[bool, float]:
-    """Whether a place is visible, and its score."""
-    env |= {given.name: _Read(given, env) for given in spec.inputs}
-    if not all(evaluate(mask.keep, env) for mask in spec.masks):
-        return False, 0.0
-    score = 3 * _random("score", env["q"], env["k"], env["seed"])
-    for term in spec.scores:
-        score = float(evaluate(term.score, env | {"score": score}))
-    return True, score
+def _scores(terms: Iterable[Function], env: Env, score: float) -> Iterator[float]:
+    for term in terms:
+        score = float(term(env | {"score": score}))
+        yield score
+
+
+class _Change:
+    """What another spec has in the place of some terms or inputs of one."""
+
+    def __init__(self, own: _Terms, other: Spec) -> None:
+        spec = own.spec
+        self._reads = [_Read(new) for new, old in zip(other.inputs, spec.inputs, strict=True) if new is not old]
+        masks, scores = (
+            [i for i, (new, old) in enumerate(zip(*both, strict=True)) if self._reads or new is not old]
+            for both in ((other.masks, spec.masks), (other.scores, spec.scores))
+        )
+        self._masks = {i: compiled(other.masks[i].keep) for i in masks}
+        self._first = min(scores, default=len(spec.scores))
+        self._scores = [compiled(term.score) for term in other.scores[self._first :]]
+
+    def decides(self, env: Env, own: _Outcome) -> bool:
+        """Whether a place is seen, or a score is, as the own spec does not have it."""
+        if self._reads:
+            env = env | {read.name: read.of(env) for read in self._reads}
+        try:
+            kept = list(own.kept)
+            for i, mask in self._masks.items():
+                kept[i] = bool(mask(env))
+            if all(kept) != bool(own.scores):
+                return True
+            if not own.scores or not self._scores:
+                return False
+            *_, score = _scores(self._scores, env, own.scores[self._first])
+        except ArithmeticError:
+            return False
+        return not abs(own.scores[-1] - score) <= _FAINT * max(1, abs(own.scores[-1]))
 
 
 def _places(spec: Spec, shape: tuple[int, int], seed: int) -> Iterator[Env]:
@@ -139,44 +195,47 @@ def _places(spec: Spec, shape: tuple[int, int], seed: int) -> Iterator[Env]:
     for q in range(k_len - q_len, k_len, _STEP * max(1, q_len // ROWS)):
         centres = {place for n in numbers for place in (n, q - n, q + n, q // max(n, 1) * n, 2 * n, k_len - 1)}
         keys = {place + beside for place in centres for beside in (-1, 0, 1)}
-        for k, h in itertools.product(sorted(k for k in keys if 0 <= k < k_len), range(heads(spec))):
-            yield {**options, **lengths, "q": q, "k": k, "h": h, "kv_h": h, "seed": seed, "bounds": bounds}
+        for k in sorted(k for k in keys if 0 <= k < k_len):
+            for h in range(heads(spec)):
+                yield {**options, **lengths, "q": q, "k": k, "h": h, "kv_h": h, "seed": seed, "bounds": bounds}
 
 
-@dataclasses.dataclass(frozen=True)
 class _Read:
-    """An entry of an input at a place, as like as not what a suite draws there."""
+    """What a place has of an input, as like as not what a suite draws there."""
 
-    given: Input
-    env: Env
+    def __init__(self, given: Input) -> None:
+        self.name = given.name
+        self._given, self._written = given, given.written
 
-    def __call__(self, *written: float) -> float | bool:
-        given, index = self.given, iter(written)
-        places = [self._place(i, index) for i in range(len(given.axes))]
-        share = (_random(given.name, *places, self.env["seed"]) + 1) / 2
+    def of(self, env: Env) -> float | Callable[..., float]:
+        """The entry at a place; of an input that is indexed by hand, all of them."""
+        return (lambda *index: self._entry(env, index)) if self._written else self._entry(env, ())
+
+    def _entry(self, env: Env, index: tuple[float, ...]) -> float:
+        given, written = self._given, iter(index)
+        axes = enumerate(given.axes)
+        places = [_place(axis, env, next(written) if i in self._written else None) for i, axis in axes]
+        share = (_random(given.name, *places, env["seed"]) + 1) / 2
         if given.dtype == "bool":
             return share > 0.3
         if given.dtype == "float":
             return draws.between(given, 2 * share - 1)
-        end = self.env["k_len"] + 1 if given.name in self.env["bounds"] else 3
+        end = env["k_len"] + 1 if given.name in env["bounds"] else 3
         return draws.between(given, int(draws.between(given, 0)) + int(share * end))
 
-    def _place(self, i: int, index: Iterator[float]) -> int:
-        axis, first = self.given.axes[i], self.env["k_len"] - self.env["q_len"]
-        if axis.kind in ("batch", "head", "kv_head"):
-            return int(self.env["b" if axis.kind == "batch" else "h"])
-        if i in self.given.written:
-            place = int(next(index)) - (first if axis.kind == "query" else 0)
-            last = (
-                int(axis.size) - 1
-                if axis.kind == "size"
-                else self.env["q_len" if axis.kind == "query" else "k_len"] - 1
-            )
-            return int(min(max(place, 0), last))
-        place = self.env["k"] if axis.kind == "key" else self.env["q"] - first
-        return int(place) // int(axis.per)
+
+def _place(axis: Axis, env: Env, written: float | None) -> int:
+    if axis.kind in ("batch", "head", "kv_head"):
+        return int(env["b" if axis.kind == "batch" else "h"])
+    first = env["k_len"] - env["q_len"]
+    if written is None:
+        return int(env["k"] if axis.kind == "key" else env["q"] - first) // int(axis.per)
+    place = int(written) - (first if axis.kind == "query" else 0)
+    rows = env["q_len" if axis.kind == "query" else "k_len"]
+    return max(0, min(place, (int(axis.size) if axis.kind == "size" else rows) - 1))
 
 
+@functools.lru_cache(maxsize=2**16)
 def _random(*of: object) -> float:
     """A number from -1 to 1 that hangs on what is given."""
     return int.from_bytes(hashlib.blake2b(repr(of).encode(), digest_size=4).digest(), "big") / 2**31 - 1

@@ -29,7 +29,7 @@ demo: $(STAMP)
 	$(BIN)/python examples/demo.py
 
 docs: $(STAMP)
-	$(BIN)/python -m attnforge.manual
+	$(BIN)/python -m attnforge.cli.manual
 
 # every variant shows its values, and its gradients if it has any; the rest of a suite runs for variants that differ in what it touches
 CORE := causal_mha flash1 flash2_strided_k packed_causal packed_rope packed_log_decay rope_swa_softcap alibi runtime_window gpt_oss_window \

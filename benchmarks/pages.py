@@ -10,9 +10,10 @@ from typing import TypeVar
 import jinja2
 from sets import HERE, SETS
 
-from attnforge import bench, markdown, plots, profile
-from attnforge.bench import OURS, Machine, Result
-from attnforge.profile import Profile
+from attnforge.explain import markdown
+from attnforge.gpu import bench, plots, profile
+from attnforge.gpu.bench import OURS, Machine, Result
+from attnforge.gpu.profile import Profile
 
 RESULTS, DOCS = HERE / "results", HERE.parent / "docs"
 STEPS = ("history", "rope_outside")  # what the archaeology tells of

@@ -22,16 +22,19 @@ import pages
 from pages import RESULTS
 from sets import PROFILED, PROFILED_CALL, SETS, SHORT, Set, small
 
-from attnforge import bench, calls, counters, emit, given, plan, profile
-from attnforge.bench import Contender, Machine, Result
-from attnforge.calls import Sizes
-from attnforge.spec import Spec
+from attnforge.cli import arguments
+from attnforge.gpu import bench, calls, counters, profile
+from attnforge.gpu.bench import Contender, Machine, Result
+from attnforge.gpu.calls import Sizes
+from attnforge.language.spec import Spec
+from attnforge.plan import plan
+from attnforge.render import emit
 
 
 def made(name: str) -> tuple[Path, Spec, emit.Package]:
     """A variant by its name or path, and its package."""
-    loaded = given.load([name])
-    ((path, spec),), (package,) = loaded.items(), given.packages(loaded)
+    loaded = arguments.load([name])
+    ((path, spec),), (package,) = loaded.items(), arguments.packages(loaded)
     return path, spec, package
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from attnforge.calls import Sizes
+from attnforge.gpu.calls import Sizes
 
 HERE = Path(__file__).parent
 LENGTHS, SHORT = (1024, 4096, 16384), (512, 1024, 2048, 4096, 8192)

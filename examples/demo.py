@@ -46,8 +46,10 @@ def main() -> None:
 
 def render() -> None:
     """Writes the package and tells where."""
-    from attnforge import emit, resources, spec
-    from attnforge import render as renderer
+    from attnforge.language import spec
+    from attnforge.render import emit
+    from attnforge.render import render as renderer
+    from attnforge.source import resources
 
     path = resources.variants()[VARIANT]
     loaded = spec.load(path, terms=resources.terms_for(path))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from attnforge.evaluation import evaluate
-from attnforge.expression import Node
-from attnforge.ranges import Span
+from attnforge.expressions.evaluation import evaluate
+from attnforge.expressions.tree import Node
+from attnforge.tiling.ranges import Span
 
 Scene = dict[str, Any]
 Cell = tuple[set[int], set[int], set[int], set[int]]

@@ -21,8 +21,11 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from attnforge import calls, plan, resources, spec
-from attnforge.calls import Call, Sizes
+from attnforge.gpu import calls
+from attnforge.gpu.calls import Call, Sizes
+from attnforge.language import spec
+from attnforge.plan import plan
+from attnforge.source import resources
 
 SMALL = Sizes(2, 40, 40, 4, 2, 16, 16, "fp16")
 

@@ -255,7 +255,8 @@ def _score(scores: Scores, sizes: Sizes, size: float) -> tuple[Term, float]:
 
 def refused(given: RandomSpec) -> str:
     """Why the language refuses a spec: now and then a factor comes to 0, and what it stands beside gets no gradient."""
-    from attnforge import errors, resources, spec
+    from attnforge.language import spec
+    from attnforge.source import errors, resources
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{given.name}.yaml"
@@ -271,7 +272,9 @@ def refused(given: RandomSpec) -> str:
 
 def write(given: RandomSpec, folder: Path) -> None:
     """Renders a spec's package into a folder, beside its YAML."""
-    from attnforge import render, resources, spec
+    from attnforge.language import spec
+    from attnforge.render import render
+    from attnforge.source import resources
 
     path = folder / f"{given.name}.yaml"
     path.write_text(given.yaml)

@@ -14,8 +14,12 @@ import pytest
 import torch
 from random_specs import RandomSpec, generate, suite, write
 
-from attnforge import algorithm, explain, plan, render, resources, spec, summary
-from attnforge.spec import Spec
+from attnforge.explain import explain, summary
+from attnforge.language import algorithm, spec
+from attnforge.language.spec import Spec
+from attnforge.plan import plan
+from attnforge.render import render
+from attnforge.source import resources
 
 EARLIER = [one.name for one in algorithm.ALGORITHMS.values() if not one.backward]
 # between them all that a spec can ask for

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,90 +16,44 @@ import attnforge
 
 PACKAGE = Path(attnforge.__file__).parent
 ROOT = PACKAGE.parents[1]
-MODULES = {path.stem: path for path in PACKAGE.glob("*.py") if path.stem not in ("__init__", "__main__")}
+MODULES = {
+    path.relative_to(PACKAGE).with_suffix("").as_posix(): path
+    for path in PACKAGE.rglob("*.py")
+    if path.stem not in ("__init__", "__main__")
+}
 
-# Each module may import those of the lines above its own, and its neighbours on its line.
-LAYERS = [
-    {"errors", "resources", "header"},
-    {"spec", "expression", "constants", "syntax", "parser", "yaml_source", "fields", "names", "terms", "schema"}
-    | {"rope"}
-    | {
-        "algorithm",
-        "domain",
-        "inputs",
-        "indices",
-        "evaluation",
-        "calculus",
-        "sharing",
-        "factors",
-        "gradients",
-        "vocabulary",
-        "habits",
-        "tiles",
-        "linear",
-        "wholes",
-    },
-    {"printers", "notation", "mathml", "javascript", "ranges", "normal", "intervals"},
-    {
-        "leaf",
-        "leaves",
-        "running_sums",
-        "binding",
-        "walk",
-        "skips",
-        "layout",
-        "parameters",
-        "pieces",
-        "faces",
-        "plan",
-        "draws",
-        "reach",
-        "oracle",
-        "flex",
-    },
-    {"render", "format", "prune"},
-    {"emit"},
-    {"starter", "suite", "compile", "tuning", "bench", "profile", "counters"}
-    | {
-        "traits",
-        "calls",
-        "peers",
-        "plots",
-        "explain",
-        "samples",
-        "elements",
-        "picture",
-        "terminal",
-        "trace",
-        "page",
-        "summary",
-        "svg",
-        "sheet",
-        "markdown",
-    },
-    {"given", "cli"},
-    {"manual"},
-]
-ONLY = {"jinja2": {"render"}, "black": {"format"}, "yaml": {"spec", "starter"} | LAYERS[1]}
-TOOLS = LAYERS[6]
+# Modules of a package may import those of packages on the lines above.
+LINES = ["source", "expressions", "printing tiling language", "plan", "export", "render", "explain", "gpu", "cli"]
+ONLY = {
+    "jinja2": {"render/render"},
+    "black": {"render/format"},
+    "yaml": {"source/located_yaml", "plan/tiles", "cli/starter"},
+}
+TOOLS = {"explain", "gpu", "cli"}
 
 
 def imports(path: Path, *, at_top: bool = False) -> set[str]:
-    """The modules that a file imports, own ones as `.name`; `at_top`: those that importing it imports."""
+    """The modules that a file imports, own ones as `.package/name`; `at_top`: those that importing it imports."""
     tree = ast.parse(path.read_text())
     found: set[str] = set()
-    nodes = list(top_level(tree)) if at_top else list(ast.walk(tree))
-    for node in nodes:
+    for node in top_level(tree) if at_top else ast.walk(tree):
         if isinstance(node, ast.Import):
             found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            found.add(str(node.module).split(".")[0])
         elif isinstance(node, ast.ImportFrom):
-            assert node.level <= 1, f"{path.name}: a relative import of more than one level"
-            if node.level == 0:
-                found.add(str(node.module).split(".")[0])
-            else:
-                found |= {f".{node.module}"} if node.module else {f".{alias.name}" for alias in node.names}
+            found |= {f".{name}" for name in own_modules(path.parents[node.level - 1], node)}
     assert "attnforge" not in found, f"{path.name}: own modules are imported relatively"
-    return {name for name in found if name != ".__version__"}
+    return found
+
+
+def own_modules(start: Path, node: ast.ImportFrom) -> Iterator[str]:
+    """The modules that a relative import names: the one it imports from, or those it imports from a package."""
+    place = start.joinpath(*(node.module or "").split("."))
+    for alias in node.names:
+        module = place / alias.name if place.is_dir() else place
+        if module.with_suffix(".py").is_file() and PACKAGE in module.parents:
+            yield module.relative_to(PACKAGE).as_posix()
 
 
 def top_level(tree: ast.AST) -> list[ast.AST]:
@@ -113,20 +68,24 @@ def top_level(tree: ast.AST) -> list[ast.AST]:
     return found
 
 
-def layer(name: str) -> int:
-    return next((i for i, names in enumerate(LAYERS) if name in names), -1)
+def line(package: str) -> int:
+    return next(i for i, packages in enumerate(LINES) if package in packages.split())
+
+
+def test_every_module_has_a_package() -> None:
+    assert {name.split("/")[0] for name in MODULES} == set(" ".join(LINES).split())
+    assert all(name.count("/") == 1 for name in MODULES)
 
 
 @pytest.mark.parametrize("name", sorted(MODULES))
 def test_imports_point_in_one_direction(name: str) -> None:
-    assert layer(name) >= 0, "a new module needs a place in LAYERS"
-    own = {found[1:] for found in imports(MODULES[name]) if found.startswith(".")}
-    assert {found for found in own if layer(found) > layer(name)} == set()
+    package = name.split("/")[0]
+    others = {found[1:].split("/")[0] for found in imports(MODULES[name]) if found.startswith(".")} - {package}
+    assert {other for other in others if line(other) >= line(package)} == set()
 
 
-def test_no_two_modules_import_each_other() -> None:
-    edges = {name: {i[1:] for i in imports(path, at_top=True) if i.startswith(".")} for name, path in MODULES.items()}
-    pending = dict(edges)
+def test_no_modules_import_each_other() -> None:
+    pending = {name: {i[1:] for i in imports(path) if i.startswith(".")} for name, path in MODULES.items()}
     while pending:
         free = [name for name, needs in pending.items() if not needs & set(pending)]
         assert free, f"a circle among {sorted(pending)}"
@@ -145,7 +104,7 @@ def test_each_library_has_its_one_importer(library: str) -> None:
 def test_torch_and_triton_are_imported_by_tools_inside_functions(name: str) -> None:
     heavy = {"torch", "triton", "matplotlib", "numpy"}
     assert not imports(MODULES[name], at_top=True) & heavy
-    if name not in TOOLS:
+    if name.split("/")[0] not in TOOLS:
         assert not imports(MODULES[name]) & heavy
 
 
@@ -184,7 +143,7 @@ def test_help_answers_in_under_300_ms() -> None:
 
 
 def test_help_imports_nothing_heavy() -> None:
-    code = "import sys, attnforge.cli; print(*sys.modules)"
+    code = "import sys, attnforge.cli.commands; print(*sys.modules)"
     loaded = set(run("-c", code).stdout.split())
     assert not loaded & {"torch", "triton", "jinja2", "black", "pydantic", "yaml", "rich", "numpy", "sympy"}
 
@@ -193,10 +152,12 @@ def test_help_imports_nothing_heavy() -> None:
 def test_commands_for_a_gpu_tell_at_once_that_there_is_none(command: str) -> None:
     code = f"""
 import contextlib, sys
-from attnforge import bench, cli, render
+from attnforge.cli import commands
+from attnforge.gpu import bench
+from attnforge.render import render
 bench._driver, render.render_all = lambda: False, None
 with contextlib.suppress(SystemExit):
-    cli.main(["{command}", "causal"])
+    commands.main(["{command}", "causal"])
 print(*sys.modules)
 """
     done = run("-c", code)
@@ -205,7 +166,7 @@ print(*sys.modules)
 
 
 def test_rendering_needs_neither_torch_nor_triton() -> None:
-    code = "import sys, attnforge.render, attnforge.emit, attnforge.explain; print(*sys.modules)"
+    code = "import sys, attnforge.render.render, attnforge.render.emit, attnforge.explain.explain; print(*sys.modules)"
     assert not set(run("-c", code).stdout.split()) & {"torch", "triton", "numpy"}
 
 

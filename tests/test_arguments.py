@@ -13,7 +13,10 @@ import torch
 from devices import GPU
 from torch.utils.checkpoint import checkpoint
 
-from attnforge import bench, render, resources, spec
+from attnforge.gpu import bench
+from attnforge.language import spec
+from attnforge.render import render
+from attnforge.source import resources
 
 DEVICE = "cuda" if GPU else "cpu"
 SPECS = {

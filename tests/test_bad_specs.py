@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from attnforge import resources, spec
-from attnforge.errors import SpecError
+from attnforge.language import spec
+from attnforge.source import resources
+from attnforge.source.errors import SpecError
 
 FOLDER = Path(__file__).parent / "bad_specs"
 BAD = sorted(path.stem for path in FOLDER.glob("*.yaml"))

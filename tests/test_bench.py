@@ -15,12 +15,17 @@ import torch
 from click.testing import CliRunner
 from rich.console import Console
 
-from attnforge import bench, calls, cli, emit, plan, plots, render, resources, spec
-from attnforge.bench import Contender, Machine, Result, Row
-from attnforge.calls import Call, Sizes
-from attnforge.peers import PEERS, Asked, Exported, Peer, module
-from attnforge.spec import Spec
-from attnforge.traits import Traits, traits
+from attnforge.cli import commands
+from attnforge.gpu import bench, calls, plots
+from attnforge.gpu.bench import Contender, Machine, Result, Row
+from attnforge.gpu.calls import Call, Sizes
+from attnforge.gpu.library_features import Traits, traits
+from attnforge.gpu.peers import PEERS, Asked, Exported, Peer, module
+from attnforge.language import spec
+from attnforge.language.spec import Spec
+from attnforge.plan import plan
+from attnforge.render import emit, render
+from attnforge.source import resources
 
 GENERATED = Path(__file__).parents[1] / "generated"
 SMALL = Sizes(2, 40, 40, 4, 2, 16, 16, "fp32")
@@ -318,7 +323,7 @@ def test_sizes_as_the_command_line_gives_them() -> None:
     ],
 )
 def test_mistakes_are_told(arguments: list[str], message: str) -> None:
-    done = CliRunner().invoke(cli.main, ["bench", *arguments])
+    done = CliRunner().invoke(commands.main, ["bench", *arguments])
     assert done.exit_code == 2
     assert message in done.output
 

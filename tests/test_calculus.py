@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnforge.calculus import derivative, simplify
-from attnforge.expression import Node
-from attnforge.sharing import share
+from attnforge.expressions.calculus import derivative, simplify
+from attnforge.expressions.sharing import share
+from attnforge.expressions.tree import Node
 
 SCORE = Node("var", value="score")
 Y = Node("input", value="y")

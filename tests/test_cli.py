@@ -11,7 +11,9 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from attnforge import cli, emit, format, render, resources, suite
+from attnforge.cli import commands, program, suites
+from attnforge.render import emit, format, render
+from attnforge.source import resources
 
 GOOD = "name: {name}\ndescription: A test.\nmask:\n  - causal\n"
 LEARNED = GOOD + 'score:\n  - expr: "score * temp"\ninputs:\n  temp: {{axes: [head], grad: true}}\n'
@@ -31,7 +33,7 @@ def write(name: str, text: str = GOOD) -> str:
 
 
 def run(*arguments: str, code: int = 0) -> Result:
-    result = CliRunner().invoke(cli.main, arguments)
+    result = CliRunner().invoke(commands.main, arguments)
     assert result.exit_code == code, (result.stdout, result.stderr, result.exception)
     return result
 
@@ -369,7 +371,7 @@ def test_a_page_in_markdown_must_not_stand_where_its_picture_does(folder: Path) 
 
 def test_the_help_tells_the_exit_codes() -> None:
     shown = run("--help").stdout
-    assert all(f"{code} {meaning}" in " ".join(shown.split()) for code, meaning in cli.EXIT_CODES.items())
+    assert all(f"{code} {meaning}" in " ".join(shown.split()) for code, meaning in program.EXIT_CODES.items())
 
 
 GIVEN = """name: {name}
@@ -440,7 +442,7 @@ def test_test_runs_the_suite(monkeypatch: pytest.MonkeyPatch, folder: Path) -> N
         seen.append(([p.name for p in packages], options))
         return 1
 
-    monkeypatch.setattr(suite, "run", fake)
+    monkeypatch.setattr(suites, "run", fake)
     run("test", write("one"), "--cpu", "-k", "values and not h4", "-n", "3", code=1)
     assert seen == [(["one"], {"cpu": True, "only": "values and not h4", "processes": 3})]
     assert not (folder / "generated").exists()
@@ -448,17 +450,17 @@ def test_test_runs_the_suite(monkeypatch: pytest.MonkeyPatch, folder: Path) -> N
 
 @pytest.mark.parametrize(("body", "code"), [("assert True", 0), ("assert False", 1), ("import nothing_like_it", 1)])
 def test_test_gives_the_outcome_of_the_suite(body: str, code: int, capfd: pytest.CaptureFixture[str]) -> None:
-    from attnforge import header
+    from attnforge.render import header
 
     text = header.stamp(header.write("specs/one.yaml") + f"def test_it():\n    {body}\n")
     made = emit.Package("one", "specs/one.yaml", Path("specs/one.yaml"), {"__init__.py": text, "test_one.py": text})
-    assert suite.run([made], cpu=True) == code
+    assert suites.run([made], cpu=True) == code
     assert "test_one.py" in capfd.readouterr().out
 
 
 def package(*tests: str) -> emit.Package:
     """A package whose suite has tests of these names that pass."""
-    from attnforge import header
+    from attnforge.render import header
 
     body = "".join(f"def {name}():\n    pass\n" for name in tests)
     text = header.stamp(header.write("specs/one.yaml") + body)
@@ -466,7 +468,7 @@ def package(*tests: str) -> emit.Package:
 
 
 def test_test_runs_the_tests_that_match_in_processes(capfd: pytest.CaptureFixture[str]) -> None:
-    assert suite.run([package("test_that", "test_this")], cpu=True, only="not this", processes=2) == 0
+    assert suites.run([package("test_that", "test_this")], cpu=True, only="not this", processes=2) == 0
     out = capfd.readouterr().out
     assert "1 passed" in out and "2 workers" in out
 
@@ -474,14 +476,14 @@ def test_test_runs_the_tests_that_match_in_processes(capfd: pytest.CaptureFixtur
 @pytest.mark.parametrize(("only", "why"), [("those", "no test's name matches"), ("a b", "pytest does not understand")])
 def test_test_without_a_test_to_run(only: str, why: str) -> None:
     with pytest.raises(click.BadParameter, match=f"{why} '{only}'"):
-        suite.run([package("test_that")], cpu=True, only=only)
+        suites.run([package("test_that")], cpu=True, only=only)
 
 
 def test_processes_need_a_plugin_of_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "xdist" else find(name))
     with pytest.raises(click.UsageError, match="-n needs pytest-xdist: pip install pytest-xdist"):
-        suite.run([package("test_that")], cpu=True, processes=2)
+        suites.run([package("test_that")], cpu=True, processes=2)
 
 
 def test_faults_of_the_program_are_told_apart(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:

@@ -12,7 +12,9 @@ import pytest
 import yaml
 
 import attnforge
-from attnforge import compile, resources, spec
+from attnforge.gpu import compile
+from attnforge.language import spec
+from attnforge.source import resources
 
 KERNELS = """
 import triton
@@ -33,7 +35,7 @@ def broken(x_ptr, y_ptr, SIZE: tl.constexpr):
 CODE = """
 import importlib.util
 import sys
-from attnforge import compile
+from attnforge.gpu import compile
 targets = compile.targets(["sm_90", "gfx942"])
 found = importlib.util.spec_from_file_location("toy", sys.argv[1])
 toy = importlib.util.module_from_spec(found)
@@ -92,7 +94,11 @@ PACKAGE = """
 import re
 import sys
 from pathlib import Path
-from attnforge import compile, emit, plan, render, resources, spec
+from attnforge.gpu import compile
+from attnforge.language import spec
+from attnforge.plan import plan
+from attnforge.render import emit, render
+from attnforge.source import resources
 targets = compile.targets(["sm_80", "sm_90"])
 def cases(path, head_dim, dtype, arch):
     loaded = spec.load(path, terms=resources.terms_for(path))
@@ -235,7 +241,7 @@ FEW = 16  # outside of loops, as far as one can tell from the figures of larger 
 def test_first_tiles_neither_serialize_products_nor_spill_unnoticed(
     variant: str, head_dim: int, tmp_path: Path
 ) -> None:
-    noticed = yaml.safe_load((Path(attnforge.__file__).parent / "tiles.yaml").read_text())["spills"]
+    noticed = yaml.safe_load((Path(attnforge.__file__).parent / "plan/tiles.yaml").read_text())["spills"]
     rows = [line.split("|") for line in compiled(GATE, tmp_path, variant, str(head_dim))]
     path = resources.variants()[variant]
     tiled = TILED if spec.load(path, terms=resources.terms_for(path)).algorithm.backward else TILED[:1]

@@ -9,7 +9,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from attnforge import cli, manual, parser, resources, spec, starter, summary
+from attnforge.cli import commands, manual, starter
+from attnforge.explain import summary
+from attnforge.expressions import parser
+from attnforge.language import spec
+from attnforge.source import resources
 
 ROOT = Path(manual.__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -82,11 +86,11 @@ def test_names_of_inputs_and_the_order_of_masks_make_no_other_formula(tmp_path: 
 def test_the_readme_tells_every_command(made: dict[Path, str]) -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert made[ROOT / "README.md"] == text, "run `make docs`"
-    for name, command in cli.main.commands.items():
+    for name, command in commands.main.commands.items():
         (row,) = re.findall(rf"(?m)^\| \[`attnforge {name}[ `].*", text)
         assert str(command.help).rstrip(".") in row
     table = re.findall(r"(?m)^\| \[`attnforge (\w+)", text)
-    assert table == list(cli.main.commands)
+    assert table == list(commands.main.commands)
 
     with pytest.raises(AssertionError, match="README needs the lines"):
         manual.readme("# attnforge\n")
@@ -100,7 +104,7 @@ def test_the_reference_tells_every_word(made: dict[Path, str]) -> None:
         assert f"| `{name}(" in told, name
     for path in (resources.specs() / "terms").glob("*.yaml"):
         assert f"\n#### {path.stem}\n" in told
-    for name, command in cli.main.commands.items():
+    for name, command in commands.main.commands.items():
         assert f"\n### attnforge {name}\n" in told
         for param in command.params:
             for option in param.opts if param.param_type_name == "option" else ():
@@ -122,7 +126,7 @@ def test_the_reference_tells_of_limits_and_edges(made: dict[Path, str], words: s
 
 
 def test_every_option_of_a_command_is_explained() -> None:
-    for name, command in cli.main.commands.items():
+    for name, command in commands.main.commands.items():
         assert command.help, name
         for param in command.params:
             assert param.param_type_name == "argument" or getattr(param, "help", None), (name, param.name)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from attnforge import emit, header
+from attnforge.render import emit, header
 
 
 def text(body: str, source: str = "specs/one.yaml") -> str:
@@ -194,7 +194,7 @@ def test_a_failing_write_changes_nothing(tmp_path: Path, monkeypatch: pytest.Mon
 
 WRITER = """
 import pathlib, sys
-from attnforge import emit, header
+from attnforge.render import emit, header
 out, body, marker = pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 files = {f"f{n}.py": header.stamp(header.write("specs/one.yaml", b"") + body * 20000) for n in range(12)}
 pathlib.Path(marker).touch()

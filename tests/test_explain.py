@@ -14,12 +14,16 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from attnforge import elements, explain, markdown, mathml, picture, render, resources, samples, spec, svg, trace
-from attnforge.elements import EMPTY, FULL, MASKED, MIXED, PLAIN, SKIPPED, UNKNOWN, Mask
-from attnforge.evaluation import evaluate
-from attnforge.expression import Node
-from attnforge.page import Page
-from attnforge.spec import Spec
+from attnforge.explain import arrays, explain, markdown, picture, samples, svg, trace
+from attnforge.explain.arrays import EMPTY, FULL, MASKED, MIXED, PLAIN, SKIPPED, UNKNOWN, Mask
+from attnforge.explain.page import Page
+from attnforge.expressions.evaluation import evaluate
+from attnforge.expressions.tree import Node
+from attnforge.language import spec
+from attnforge.language.spec import Spec
+from attnforge.printing import mathml
+from attnforge.render import render
+from attnforge.source import resources
 
 Load = Callable[..., Spec]
 
@@ -250,7 +254,7 @@ def test_large_masks_are_counted_exactly(load: Load) -> None:
 
 
 def test_what_is_too_much_work_is_told_as_visited(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elements, "_BUDGET", 0)
+    monkeypatch.setattr(arrays, "_BUDGET", 0)
     tiling = mask(load(UNTOLD), 4096, 4096).tiles((64, 64))
     assert tiling.count(UNKNOWN) > 0
     assert (tiling.visits[tiling.states == UNKNOWN] == MASKED).all()

@@ -16,7 +16,11 @@ import torch
 from click.testing import CliRunner
 from torch.nn.attention.flex_attention import AuxOutput
 
-from attnforge import cli, format, oracle, plan, render, resources, spec
+from attnforge.cli import commands
+from attnforge.language import spec
+from attnforge.plan import plan, reference
+from attnforge.render import format, render
+from attnforge.source import resources
 
 Function = Callable[..., Any]
 DROPPED = {name: path for name, path in resources.variants().items() if "dropout: true" in path.read_text()}
@@ -176,7 +180,7 @@ class Variant:
     """A variant as both modules compute it."""
 
     planned: plan.Plan
-    texts: oracle.Oracle
+    texts: reference.Oracle
     exported: dict[str, Any]
     reference: Function
 
@@ -195,7 +199,7 @@ def variants(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Varian
         text = printed.read_text() if name in SHIPPED else render.render(loaded)["reference.py"]
         return Variant(
             planned,
-            oracle.build(loaded, planned.arguments),
+            reference.build(loaded, planned.arguments),
             module(render.export(loaded, "flex"), folder / f"{name}_flex.py"),
             module(text, folder / f"{name}_reference.py")["reference"],
         )
@@ -390,7 +394,7 @@ def test_sinks_are_the_lse_of_rows_without_keys(variants: Callable[[str], Varian
 
 @pytest.mark.parametrize("name", DROPPED)
 def test_dropout_is_refused_with_the_reason(name: str) -> None:
-    result = CliRunner().invoke(cli.main, ["export", name, "--to", "flex"])
+    result = CliRunner().invoke(commands.main, ["export", name, "--to", "flex"])
     assert result.exit_code == 2 and result.stdout == ""
     assert f"{name}.yaml: FlexAttention has no dropout" in result.stderr
 
@@ -438,11 +442,11 @@ def test_gradients_of_flex_attention(
 
 
 def test_the_command_prints_the_module() -> None:
-    result = CliRunner().invoke(cli.main, ["export", "alibi", "--to", "flex"])
+    result = CliRunner().invoke(commands.main, ["export", "alibi", "--to", "flex"])
     assert result.exit_code == 0
     assert result.stdout == format.python(result.stdout, "flex")
     assert "def mods(" in result.stdout and "def attention(" in result.stdout
     for wrong in (["export", "alibi"], ["export", "alibi", "--to", "flax"], ["export", "alibbi", "--to", "flex"]):
-        result = CliRunner().invoke(cli.main, wrong)
+        result = CliRunner().invoke(commands.main, wrong)
         assert result.exit_code == 2 and result.stdout == ""
         assert "flex" in result.stderr or "did you mean 'alibi'?" in result.stderr

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnforge.constants import constant
-from attnforge.errors import Location, Problems
-from attnforge.evaluation import evaluate
-from attnforge.expression import Node
-from attnforge.parser import LARGEST, Runtime, Scope, parse
-from attnforge.printers import fold
-from attnforge.ranges import spans
-from attnforge.spec import load
+from attnforge.expressions.evaluation import evaluate
+from attnforge.expressions.folding import constant
+from attnforge.expressions.parser import LARGEST, Runtime, Scope, parse
+from attnforge.expressions.tree import Node
+from attnforge.language.spec import load
+from attnforge.printing.printers import fold
+from attnforge.source.errors import Location, Problems
+from attnforge.tiling.ranges import spans
 
 OPTIONS: dict[str, int | float | bool | Runtime] = {"size": 5, "huge": 3e38}
 

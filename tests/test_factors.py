@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from attnforge import evaluation
-from attnforge.expression import SCORE, Node
-from attnforge.factors import factored
+from attnforge.expressions import evaluation
+from attnforge.expressions.tree import SCORE, Node
+from attnforge.plan.scale_hoisting import factored
 
 
 def number(value: float) -> Node:

@@ -14,7 +14,8 @@ import pytest
 import torch
 from devices import GPU
 
-from attnforge import render, spec
+from attnforge.language import spec
+from attnforge.render import render
 
 KEYS, ROWS, SIZE = 50_000, 3, 16
 SPECS = {

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from attnforge import render, resources, spec
+from attnforge.language import spec
+from attnforge.render import render
+from attnforge.source import resources
 
 NASTY = [
     'a """ b \\',

@@ -14,7 +14,8 @@ import pytest
 import torch
 
 import attnforge
-from attnforge import bench, resources
+from attnforge.gpu import bench
+from attnforge.source import resources
 
 GENERATED = Path(__file__).parents[1] / "generated"
 SCRIPT = Path(__file__).with_name("launches.py")

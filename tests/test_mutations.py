@@ -11,8 +11,11 @@ from pathlib import Path
 import devices  # noqa: F401  # where kernels run is settled before triton is imported
 import pytest
 
-from attnforge import linear, ranges, render, spec
-from attnforge.expression import Node
+from attnforge.expressions import linear_forms
+from attnforge.expressions.tree import Node
+from attnforge.language import spec
+from attnforge.render import render
+from attnforge.tiling import ranges
 
 GENERATED = Path(__file__).parents[1] / "generated"
 
@@ -178,7 +181,7 @@ def test_the_suite_fails_on(fault: str, tmp_path: Path, monkeypatch: pytest.Monk
     assert "AssertionError" in failure.longreprtext, failure.longreprtext[-2000:]
 
 
-Ends = tuple[linear.Linear, linear.Linear]
+Ends = tuple[linear_forms.Linear, linear_forms.Linear]
 
 
 def of_remainders(ends: Ends, node: Node) -> Ends:
@@ -193,10 +196,10 @@ def of_quotients(ends: Ends, node: Node) -> Ends:
 
 # fault of the generator: a mask that hangs on it, the module, what is replaced there, and by what
 BOUNDS = {
-    "a remainder's largest value one too small": ("k <= q % 8", linear.Tile, "_ends", of_remainders),
-    "a quotient's far end taken from its near one": ("k <= q // 8", linear.Tile, "_ends", of_quotients),
-    "an upper bound's quotient rounded up": ("3 * k <= q", ranges, "floor_divided", linear.ceil_divided),
-    "a lower bound's quotient rounded down": ("3 * k >= q", ranges, "ceil_divided", linear.floor_divided),
+    "a remainder's largest value one too small": ("k <= q % 8", linear_forms.Tile, "_ends", of_remainders),
+    "a quotient's far end taken from its near one": ("k <= q // 8", linear_forms.Tile, "_ends", of_quotients),
+    "an upper bound's quotient rounded up": ("3 * k <= q", ranges, "floor_divided", linear_forms.ceil_divided),
+    "a lower bound's quotient rounded down": ("3 * k >= q", ranges, "ceil_divided", linear_forms.floor_divided),
 }
 
 

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from attnforge import names, render, resources, spec
+from attnforge.language import names, spec
+from attnforge.render import render
+from attnforge.source import resources
 
 COMPREHENSIONS = (ast.GeneratorExp, ast.ListComp, ast.SetComp, ast.DictComp)
 # the plan picks other stems where a keyword begins like these

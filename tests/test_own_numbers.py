@@ -13,7 +13,9 @@ from types import ModuleType
 import devices  # noqa: F401  # where kernels run is settled before triton is imported
 import pytest
 
-from attnforge import render, resources, spec
+from attnforge.language import spec
+from attnforge.render import render
+from attnforge.source import resources
 
 SPECS = Path(__file__).parents[1] / "specs"
 # names and words about the spec are no numbers of its formula, nor are the sizes of tables: arguments are held to these

@@ -12,12 +12,15 @@ from typing import Any
 import browser
 import pytest
 
-from attnforge import elements, explain, render, resources, samples, spec, trace
-from attnforge.elements import EMPTY, FULL, MIXED, SKIPPED
-from attnforge.evaluation import evaluate
-from attnforge.expression import Node
-from attnforge.javascript import javascript
-from attnforge.spec import Spec
+from attnforge.explain import arrays, explain, samples, trace
+from attnforge.explain.arrays import EMPTY, FULL, MIXED, SKIPPED
+from attnforge.expressions.evaluation import evaluate
+from attnforge.expressions.tree import Node
+from attnforge.language import spec
+from attnforge.language.spec import Spec
+from attnforge.printing.javascript import javascript
+from attnforge.render import render
+from attnforge.source import resources
 
 pytestmark = pytest.mark.skipif(browser.PROGRAM is None, reason="needs chromium on the PATH: apt-get install chromium")
 
@@ -100,10 +103,10 @@ def change(page: browser.Browser, **values: object) -> None:
     page.until("view && !view.states.includes(UNKNOWN)")
 
 
-def tiling(loaded: Spec, q_len: int, k_len: int, size: tuple[int, int], **changed: float) -> elements.Tiling:
+def tiling(loaded: Spec, q_len: int, k_len: int, size: tuple[int, int], **changed: float) -> arrays.Tiling:
     sample = samples.take(loaded)
     numbers = sample.numbers(q_len, k_len) | changed
-    return elements.Mask(sample.mask, sample.spans, sample.known, q_len, k_len, numbers, sample.back).tiles(size)
+    return arrays.Mask(sample.mask, sample.spans, sample.known, q_len, k_len, numbers, sample.back).tiles(size)
 
 
 def shown(page: browser.Browser) -> tuple[list[int], list[int]]:

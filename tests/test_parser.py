@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnforge import parser, vocabulary
-from attnforge.errors import Location, Problems
-from attnforge.evaluation import evaluate
-from attnforge.expression import Node
-from attnforge.inputs import Axis, Input
-from attnforge.parser import Runtime, Scope, parse
+from attnforge.expressions import parser, vocabulary
+from attnforge.expressions.evaluation import evaluate
+from attnforge.expressions.inputs import Axis, Input
+from attnforge.expressions.parser import Runtime, Scope, parse
+from attnforge.expressions.tree import Node
+from attnforge.source.errors import Location, Problems
 
 INPUTS = {
     "temp": Input("temp", (Axis("head"),), grad=True),

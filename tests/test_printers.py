@@ -17,8 +17,9 @@ import jinja2
 import pytest
 import torch
 
-from attnforge import constants, printers, vocabulary, wholes
-from attnforge.expression import Node, Type
+from attnforge.expressions import folding, vocabulary, whole_numbers
+from attnforge.expressions.tree import Node, Type
+from attnforge.printing import printers
 
 MACROS = Path(__file__).parents[1] / "templates" / "macros"
 
@@ -136,8 +137,8 @@ def drawn(rng: random.Random, depth: int) -> Node:
 
 def held(node: Node) -> bool:
     """Whether int64 holds all steps, as the parser sees to."""
-    ranges = wholes.Ranges(LIMITS)
-    return all(ranges.within(n, wholes.LONG) for n in node.walk() if n.type == "int")
+    ranges = whole_numbers.Ranges(LIMITS)
+    return all(ranges.within(n, whole_numbers.LONG) for n in node.walk() if n.type == "int")
 
 
 def far_cases() -> dict[str, Node]:
@@ -179,7 +180,7 @@ for _values, _ in FAR.values():
     _values |= {"score": [0.5] * 12, "flag": [True] * 12}
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
-    **constants.OPERATIONS,
+    **folding.OPERATIONS,
     "softplus": lambda x: max(x, 0) + math.log1p(math.exp(-abs(x))),
 }
 
@@ -366,6 +367,6 @@ def test_every_function_of_the_language_is_printed(name: str) -> None:
     if name not in ("clamp", "where"):
         count = vocabulary.FUNCTIONS[name].count or 2
         node = of(name, *(SCORE,) * count)
-        assert name in constants.OPERATIONS
+        assert name in folding.OPERATIONS
         assert "score" in triton_text(node)
         assert "score" in printers.torch(node, lambda leaf: str(leaf.value))

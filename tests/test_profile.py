@@ -18,11 +18,13 @@ from click.testing import CliRunner
 from rich.console import Console
 
 import attnforge
-from attnforge import cli, counters, emit, given, profile
-from attnforge.bench import Machine
-from attnforge.calls import Sizes
-from attnforge.counters import Reading
-from attnforge.profile import Launch, Least, Profile
+from attnforge.cli import arguments, commands
+from attnforge.gpu import counters, profile
+from attnforge.gpu.bench import Machine
+from attnforge.gpu.calls import Sizes
+from attnforge.gpu.counters import Reading
+from attnforge.gpu.profile import Launch, Least, Profile
+from attnforge.render import emit
 
 ROOT = Path(attnforge.__file__).parents[2]
 SMALL = Sizes(2, 40, 40, 4, 2, 16, 16, "bf16")
@@ -249,13 +251,13 @@ def test_second_launches_and_those_of_others_are_told_apart() -> None:
 def test_the_command_tells_and_keeps_a_profile(ncu: Path, tmp_path: Path) -> None:
     file = tmp_path / "found.json"
     done = CliRunner().invoke(
-        cli.main, ["profile", "causal", "--length", "512", "--heads", "8:2", "--forward", "--json", str(file)]
+        commands.main, ["profile", "causal", "--length", "512", "--heads", "8:2", "--forward", "--json", str(file)]
     )
     assert done.exit_code == 0, done.output
     assert "causal: batch 32, length 512, heads 8:2, head size 128, bf16" in done.output
     assert "long scoreboard: waits for global memory" in done.output and "others (1)" in done.output
     (arguments,) = asked(ncu)
-    assert arguments[-4:-1] == [sys.executable, "-m", "attnforge.profile"]
+    assert arguments[-4:-1] == [sys.executable, "-m", "attnforge.gpu.profile"]
     job = json.loads((ncu / "job.json").read_text())
     assert job["sizes"] == dataclasses.asdict(Sizes(32, 512, 512, 8, 2, 128, 128, "bf16")) and not job["backward"]
     kept = json.loads(file.read_text())
@@ -267,17 +269,17 @@ def test_the_command_tells_and_keeps_a_profile(ncu: Path, tmp_path: Path) -> Non
 
 def test_without_ncu_it_says_so(ncu: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    done = CliRunner().invoke(cli.main, ["profile", "causal"])
+    done = CliRunner().invoke(commands.main, ["profile", "causal"])
     assert done.exit_code == 2 and "needs Nsight Compute: no `ncu` is on the PATH" in done.output
-    done = CliRunner().invoke(cli.main, ["profile", "causal", "--ncu", str(tmp_path / "no")])
+    done = CliRunner().invoke(commands.main, ["profile", "causal", "--ncu", str(tmp_path / "no")])
     assert done.exit_code == 2 and "no is no program" in done.output
-    done = CliRunner().invoke(cli.main, ["profile", "causal", "--ncu", str(ncu / "ncu")])
+    done = CliRunner().invoke(commands.main, ["profile", "causal", "--ncu", str(ncu / "ncu")])
     assert done.exit_code == 0, done.output
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_it_says_so() -> None:
-    done = CliRunner().invoke(cli.main, ["profile", "causal"])
+    done = CliRunner().invoke(commands.main, ["profile", "causal"])
     assert done.exit_code == 2 and "this needs a GPU that torch can use" in done.output
 
 
@@ -287,7 +289,10 @@ MOVED = """
 import json, sys
 from pathlib import Path
 import torch
-from attnforge import calls, plan, profile, resources, spec
+from attnforge.gpu import calls, profile
+from attnforge.language import spec
+from attnforge.plan import plan
+from attnforge.source import resources
 
 torch.use_deterministic_algorithms(True)  # what is made empty holds no number that a kernel may write
 wrong = []
@@ -338,7 +343,10 @@ NOTED = """
 import json, sys
 from dataclasses import asdict
 from pathlib import Path
-from attnforge import calls, plan, profile, resources, spec
+from attnforge.gpu import calls, profile
+from attnforge.language import spec
+from attnforge.plan import plan
+from attnforge.source import resources
 
 for name in ("causal", "rope_swa_softcap"):
     path = resources.variants()[name]
@@ -375,8 +383,8 @@ def test_a_place_is_counted_once() -> None:
 
 def test_the_call_that_is_looked_at_is_the_third_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of `main` but the GPU: on a CPU, with plain PyTorch in the place of the package."""
-    loaded = given.load(["causal"])
-    ((path, spec),), (package,) = loaded.items(), given.packages(loaded)
+    loaded = arguments.load(["causal"])
+    ((path, spec),), (package,) = loaded.items(), arguments.packages(loaded)
     emit.write([package], tmp_path)
     said: list[str] = []
 

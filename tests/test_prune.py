@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attnforge import prune
+from attnforge.render import prune
 
 KERNEL = '''
 @triton.jit

@@ -13,11 +13,13 @@ from random_inputs import Declared, Draw
 from random_specs import MASKS, RandomSpec, Sizes, generate, of_pairs, shipped
 from random_values import Place, Sample, named
 
-from attnforge import intervals, resources, walk
-from attnforge.evaluation import evaluate
-from attnforge.expression import Node
-from attnforge.skips import Skips
-from attnforge.spec import Spec, load
+from attnforge.expressions.evaluation import evaluate
+from attnforge.expressions.tree import Node
+from attnforge.language.spec import Spec, load
+from attnforge.plan import loops
+from attnforge.plan.tile_states import Skips
+from attnforge.source import resources
+from attnforge.tiling import intervals
 
 NUMBERS = ("window", "chunk_size", "dilation", "global_count", "image_width", "image_radius")
 SIZES = Sizes(4, (32, 128, True))
@@ -68,7 +70,7 @@ def check_tiles(given: RandomSpec, tmp_path: Path, calls: int) -> None:
     path = tmp_path / f"{given.name}.yaml"
     path.write_text(given.yaml)
     spec = load(path, terms=resources.terms_for(path))
-    whole, scenery = walk.mask(spec), Scenery(given, spec)
+    whole, scenery = loops.mask(spec), Scenery(given, spec)
     assert whole is not None
     code = compile(" and ".join(f"({mask})" for mask in given.masks), given.name, "eval")
     shapes = [(7, 40), (24, 24), (1, 9), (13, 33)]
@@ -87,7 +89,7 @@ def check_tiles(given: RandomSpec, tmp_path: Path, calls: int) -> None:
         scene = scenery.nodes(Place(b, h, h // 2, 0, 0, q_len, k_len))
         along: Literal["k", "q"]
         for along in ("k", "q"):
-            for seen, full, told, told_full in cells(walk.spans(spec, along), truth, scene, along, tile):
+            for seen, full, told, told_full in cells(loops.spans(spec, along), truth, scene, along, tile):
                 assert seen <= told, f"missed along {along}: {given.yaml}"
                 assert told_full <= full, f"hidden but full along {along}: {given.yaml}"
         check_states(Skips(spec, "q"), scenery, truth, scene, tile)
@@ -95,7 +97,7 @@ def check_tiles(given: RandomSpec, tmp_path: Path, calls: int) -> None:
 
 def check_states(skips: Skips, scenery: Scenery, truth: dict[tuple[int, int], bool], scene: Scene, tile: int) -> None:
     """Holds what the extremes of a call's tensors tell of tiles against what the tiles show."""
-    whole = walk.mask(skips.spec)
+    whole = loops.mask(skips.spec)
     assert whole is not None
     told = intervals.condition(whole, skips.known)
     every = {side: [held[i : i + tile] for i in range(0, len(held), tile)] for side, held in sides(scene).items()}

@@ -11,10 +11,11 @@ import record
 import torch
 from sets import PROFILED_CALL, SETS
 
-from attnforge import bench, counters, given, profile
-from attnforge.bench import Machine, Result, Row
-from attnforge.calls import Sizes
-from attnforge.counters import Reading
+from attnforge.cli import arguments
+from attnforge.gpu import bench, counters, profile
+from attnforge.gpu.bench import Machine, Result, Row
+from attnforge.gpu.calls import Sizes
+from attnforge.gpu.counters import Reading
 
 ROOT = Path(__file__).parents[1]
 
@@ -27,7 +28,7 @@ def test_a_page_is_what_the_records_make_of_it(page: str) -> None:
 
 def test_sets_name_variants_and_peers_that_there_are() -> None:
     for one in SETS.values():
-        specs = [spec for name in one.specs for spec in given.load([name]).values()]
+        specs = [spec for name in one.specs for spec in arguments.load([name]).values()]
         assert len(specs) == len(one.specs) and set(one.peers) <= set(bench.PEERS)
         assert all(spec.algorithm.backward or one.replays or not one.backward for spec in specs)
         assert all(s.heads % s.kv_heads == 0 for s in one.sizes)

@@ -13,7 +13,8 @@ import torch
 import yaml
 from formulas import attention_by_hand
 
-from attnforge import render, spec
+from attnforge.language import spec
+from attnforge.render import render
 
 SPECS = Path(__file__).parents[1] / "specs"
 

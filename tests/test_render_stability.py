@@ -9,12 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from attnforge import header, render, resources, spec
+from attnforge.language import spec
+from attnforge.render import header, render
+from attnforge.source import resources
 
 ROOT = Path(render.__file__).parents[2]
 CODE = """
 import hashlib, pathlib, sys
-from attnforge import render, resources, spec
+from attnforge.language import spec
+from attnforge.render import render
+from attnforge.source import resources
 for path in map(pathlib.Path, sys.argv[1:]):
     for name, text in render.render(spec.load(path, terms=resources.terms_for(path))).items():
         print(path.stem, name, hashlib.sha256(text.encode()).hexdigest())

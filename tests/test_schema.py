@@ -9,8 +9,10 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from attnforge import algorithm, inputs, resources, schema, spec, starter, terms
-from attnforge.errors import SpecError
+from attnforge.cli import starter
+from attnforge.language import algorithm, declarations, schema, spec, terms
+from attnforge.source import resources
+from attnforge.source.errors import SpecError
 
 GOOD = [
     "rope: {layout: interleaved, dims: 8}\nlayout: packed\nheads: equal\ntargets: [portable]\n",
@@ -57,7 +59,7 @@ def test_the_schema_of_terms_knows_every_key() -> None:
     made = schema.term_schema()
     assert set(made["properties"]) == set(terms.KEYS)
     assert set(made["$defs"]["OptionModel"]["properties"]) == set(terms.OPTION_KEYS)
-    assert set(made["$defs"]["TermInputModel"]["properties"]) == set(inputs.KEYS)
+    assert set(made["$defs"]["TermInputModel"]["properties"]) == set(declarations.KEYS)
 
 
 def test_the_schema_of_terms_takes_what_is_shipped_and_no_more() -> None:
@@ -85,7 +87,7 @@ def test_every_key_is_explained() -> None:
 
 def test_every_axis_is_explained() -> None:
     told = [axis for meaning in schema.AXES for axis in meaning.axes]
-    assert {axis for axis in told if axis.isidentifier()} == set(inputs.AXES)
+    assert {axis for axis in told if axis.isidentifier()} == set(declarations.AXES)
     schema.InputModel.model_validate({"axes": [int(axis) if axis.isdigit() else axis for axis in told[:6]]})
     for axis in told:
         schema.InputModel.model_validate({"axes": [int(axis) if axis.isdigit() else axis]})

@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from attnforge import resources, spec, starter
-from attnforge.errors import SpecError
-from attnforge.evaluation import evaluate
-from attnforge.expression import Node
-from attnforge.spec import RuntimeOption, Spec
+from attnforge.cli import starter
+from attnforge.expressions.evaluation import evaluate
+from attnforge.expressions.inputs import RuntimeOption
+from attnforge.expressions.tree import Node
+from attnforge.language import spec
+from attnforge.language.spec import Spec
+from attnforge.source import resources
+from attnforge.source.errors import SpecError
 
 SHIPPED = sorted(resources.variants())
 

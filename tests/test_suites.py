@@ -14,7 +14,11 @@ import torch
 from devices import INTERPRETER
 from random_specs import RandomSpec, suite, write
 
-from attnforge import calls, plan, render, resources, spec
+from attnforge.gpu import calls
+from attnforge.language import spec
+from attnforge.plan import plan
+from attnforge.render import render
+from attnforge.source import resources
 
 # formulas that are a number inside of the domain alone
 INSIDE = "score:\n  - expr: 'sqrt(score - {low}) + sqrt({high} - score)'\n"

@@ -11,8 +11,11 @@ import pytest
 import torch
 from devices import GPU
 
-from attnforge import bench, calls, plan, resources, spec
-from attnforge.calls import Call, Sizes
+from attnforge.gpu import bench, calls
+from attnforge.gpu.calls import Call, Sizes
+from attnforge.language import spec
+from attnforge.plan import plan
+from attnforge.source import resources
 
 GENERATED = Path(__file__).parents[1] / "generated"
 SIZES = Sizes(2, 150, 200, 2, 1, 16, 16, "fp32")

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from attnforge import walk
-from attnforge.elements import evaluate as as_arrays
-from attnforge.errors import SpecError
-from attnforge.evaluation import evaluate
-from attnforge.expression import Node
-from attnforge.leaves import Reader
-from attnforge.sharing import share
-from attnforge.spec import Spec, load
-from attnforge.wholes import LONG, SHORT, Ranges, settled
+from attnforge.explain.arrays import evaluate as as_arrays
+from attnforge.expressions.evaluation import evaluate
+from attnforge.expressions.sharing import share
+from attnforge.expressions.tree import Node
+from attnforge.expressions.whole_numbers import LONG, SHORT, Ranges, settled
+from attnforge.language.spec import Spec, load
+from attnforge.plan import loops
+from attnforge.plan.leaves import Reader
+from attnforge.source.errors import SpecError
 
 LIMITS = {"window": (1, 2**28), "shift": (-5, 9)}
 FAR = 2**28
@@ -149,8 +149,8 @@ def test_ends_of_spans_are_counted_in_integers_that_hold_them(mask: str, along: 
     spec = loaded(tmp_path, f'{inputs}mask: [expr: "{mask}"]')
     reader = Reader(spec, "q")
     ranges = Ranges(reader.limits)
-    walked = walk.build(spec, along)  # type: ignore[arg-type]
-    for span, ends in zip(walk.spans(spec, along), walked.ends, strict=True):  # type: ignore[arg-type]
+    walked = loops.build(spec, along)  # type: ignore[arg-type]
+    for span, ends in zip(loops.spans(spec, along), walked.ends, strict=True):  # type: ignore[arg-type]
         for node, text in ((span.lo, ends.lo), (span.hi, ends.hi)):
             if node is not None:
                 assert all(ranges.within(n, LONG) for n in node.walk() if n.type == "int")

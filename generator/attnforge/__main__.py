@@ -1,5 +1,5 @@
 """`python -m attnforge`."""
 
-from .cli import main
+from .cli.commands import main
 
 main(prog_name="attnforge")

@@ -1,0 +1,111 @@
+"""What the SPEC arguments and the files of the command line stand for. Heavy modules are imported where needed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from ..language.spec import Spec
+    from ..render.emit import Package
+    from ..source.errors import Problem
+
+
+class Output(click.Path):
+    """A file to write: told to be impossible before the work is done, not after."""
+
+    def __init__(self) -> None:
+        super().__init__(dir_okay=False, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path, in a folder that there is."""
+        path = Path(str(super().convert(value, param, ctx)))
+        if not path.parent.is_dir():
+            self.fail(f"there is no folder {path.parent}", param, ctx)
+        return path
+
+
+def apart(spec: Path, name: str, png: Path | None, html: Path | None, md: Path | None) -> None:
+    """Refuses outputs that would overwrite the spec, each other, or what nobody named and is no earlier picture."""
+    from ..explain import svg
+
+    drawn, taken = "--md's picture", {spec.resolve(): "the spec"}
+    outputs = {"--png": png, "--html": html, "--md": md, drawn: md and md.with_suffix(".svg")}
+    for option, path in outputs.items():
+        if path and (other := taken.setdefault(path.resolve(), option)) != option:
+            raise click.UsageError(f"{option} would overwrite {other}, {path}")
+    if (picture := outputs[drawn]) and picture.exists() and not svg.drew(picture, name):
+        raise click.UsageError(f"{drawn} would overwrite {picture}, which is no picture of {name}")
+
+
+def find(argument: str) -> Path:
+    """The file of a spec, or of a shipped variant by its name."""
+    from ..source import resources
+    from ..source.errors import near
+
+    path = Path(argument)
+    # unlike Path.is_file this is false, too, of what no file can be called
+    if os.path.isfile(argument):
+        return path
+    if os.path.islink(argument):
+        raise click.UsageError(f"{argument} is a link that leads nowhere")
+    shipped = resources.variants()
+    # the name that the header of a generated file gives works in every folder
+    if argument in (path.stem, f"specs/{path.stem}.yaml") and path.stem in shipped:
+        return shipped[path.stem]
+    hint = near(argument, shipped) or ": `attnforge list` shows the shipped variants"
+    raise click.UsageError(f"{argument!r} is neither a file nor a shipped variant{hint}")
+
+
+def read(arguments: Sequence[str]) -> tuple[dict[Path, Spec], list[Problem]]:
+    """The good ones among the specs, and the mistakes of the others."""
+    from ..language import spec
+    from ..source import resources
+    from ..source.errors import SpecError
+
+    loaded: dict[Path, Spec] = {}
+    problems: list[Problem] = []
+    for path in dict.fromkeys(map(find, arguments)):
+        try:
+            loaded[path] = spec.load(path, terms=resources.terms_for(path))
+        except SpecError as error:
+            problems += error.problems
+    return loaded, list(dict.fromkeys(problems))
+
+
+def refuse(problems: list[Problem]) -> None:
+    """Raises the mistakes, if there are any."""
+    from ..source.errors import SpecError
+
+    if problems:
+        raise SpecError(problems)
+
+
+def load(arguments: Sequence[str]) -> dict[Path, Spec]:
+    """All specs, or an error that tells the mistakes of all of them."""
+    loaded, problems = read(arguments)
+    refuse(problems)
+    named: dict[str, Path] = {}
+    for path, found in loaded.items():
+        other = named.setdefault(found.name, path)
+        if other.resolve() != path.resolve():
+            raise click.UsageError(f"{other} and {path} have the same name, {found.name}")
+    return loaded
+
+
+def one(argument: str) -> Spec:
+    """The spec of an argument."""
+    return next(iter(load([argument]).values()))
+
+
+def packages(loaded: Mapping[Path, Spec]) -> list[Package]:
+    """The packages of loaded specs, rendered."""
+    from ..render import render as renderer
+    from ..render.emit import Package
+
+    files = renderer.render_all(list(loaded.values()))
+    return [Package(s.name, s.source, path, made) for (path, s), made in zip(loaded.items(), files, strict=True)]

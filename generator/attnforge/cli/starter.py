@@ -1,0 +1,66 @@
+"""What ships with the generator, and the starter specs that `attnforge new` writes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ..source import resources
+
+_STARTER = """\
+name: {name}
+description: Causal attention with a learned temperature for each head.
+
+# layout: packed          # sequences of any lengths in one tensor, cut by cu_seqlens; default: dense
+# heads: equal            # as many query heads as key heads; default: grouped (MHA, GQA, MQA)
+# rope: {{layout: half}}    # rotary embedding of q and k inside the kernels; or layout: interleaved, dims: N
+
+# A key is visible when every term allows it. `attnforge list` shows the terms that ship; `any`, `all` and `not`
+# combine them, and `expr` states one in place.
+mask:
+  - causal
+  # - sliding_window: {{size: 1024}}   # size: runtime makes it the keyword `window`
+  # - expr: "q - k < 64 or k < 4"
+
+# Applied in order to score = scale * (q . k), in natural-log units. Derivatives are worked out for you.
+score:
+  - expr: "score * temp"
+  # - softcap: {{cap: 50.0}}
+
+# The extra tensors and scalars that the expressions above name.
+inputs:
+  temp: {{axes: [head], grad: true}}
+"""
+
+
+def text(name: str, origin: Path | None) -> str:
+    """The text of a new spec, from a shipped variant if one is given."""
+    if origin is None:
+        return _STARTER.format(name=name)
+    return re.sub(r"(?m)^name:.*$", f"name: {name}", origin.read_text(encoding="utf-8"), count=1)
+
+
+def variants() -> dict[str, list[tuple[str, str]]]:
+    """The shipped variants by group, with the description of each."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for path in resources.variants().values():
+        variant = _described(path)
+        found.setdefault(variant["group"], []).append((path.stem, variant["description"]))
+    return dict(sorted(found.items()))
+
+
+def shipped() -> dict[str, list[tuple[str, str]]]:
+    """The shipped variants by group, and the terms by kind, with the description of each."""
+    found = variants() | {"Mask terms": [], "Score terms": []}
+    for path in sorted((resources.specs() / "terms").glob("*.yaml")):
+        term = _described(path)
+        found[f"{term['kind'].title()} terms"].append((path.stem, term["description"]))
+    return found
+
+
+def _described(path: Path) -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return loaded

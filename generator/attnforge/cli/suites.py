@@ -1,0 +1,45 @@
+"""Runs generated suites from a temporary folder."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from ..render import emit
+
+_UNKNOWN_EXPRESSION, _NO_TESTS = 4, 5  # exit codes of pytest
+
+
+def run(packages: Sequence[emit.Package], *, cpu: bool, only: str | None = None, processes: int | None = None) -> int:
+    """Renders the packages and runs their suites, or the tests in them whose names match an expression of pytest's.
+
+    Gives 0 if all passed, 1 if one failed, 3 if none could run.
+    """
+    if importlib.util.find_spec("pytest") is None:
+        raise click.UsageError("`attnforge test` needs pytest: pip install attnforge[test]")
+    if processes is not None and importlib.util.find_spec("xdist") is None:
+        raise click.UsageError("-n needs pytest-xdist: pip install pytest-xdist")
+    for library in ("torch", "triton"):
+        if importlib.util.find_spec(library) is None:
+            raise click.UsageError(f"this needs {library}: pip install {library}")
+    env = os.environ | ({"TRITON_INTERPRET": "1"} if cpu else {})
+    with tempfile.TemporaryDirectory(prefix="attnforge-") as folder:
+        out = Path(folder) / "generated"
+        emit.write(packages, out)
+        # no settings of the user's folder
+        command = [sys.executable, "-m", "pytest", "-c", os.devnull, f"--rootdir={folder}", "-p", "no:cacheprovider"]
+        command += ["--tb=short", *(str(out / p.name) for p in packages)]
+        command += [] if only is None else ["-k", only]
+        command += [] if processes is None else ["-n", str(processes)]
+        code = subprocess.run(command, env=env, cwd=folder).returncode
+    if only is not None and code in (_UNKNOWN_EXPRESSION, _NO_TESTS):
+        why = "no test's name matches" if code == _NO_TESTS else "pytest does not understand"
+        raise click.BadParameter(f"{why} {only!r}", param_hint="-k")
+    return code if code in (0, 1) else 3

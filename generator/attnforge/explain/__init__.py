@@ -1,0 +1,1 @@
+"""The formula of a variant, its tiles and pictures of them: as text, images and pages."""

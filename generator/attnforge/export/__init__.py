@@ -1,0 +1,1 @@
+"""Packages for other libraries."""

@@ -1,0 +1,270 @@
+"""A spec -> the texts of a module for PyTorch's FlexAttention: `score_mod`, `mask_mod` and what they capture."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ..expressions import whole_numbers
+from ..expressions.inputs import Axis, Input
+from ..expressions.tree import Node
+from ..language.spec import Spec
+from ..plan.plan import Argument
+from ..printing import printers
+
+_KV_HEAD = "h // (heads // kv_heads)"
+# names inside the two functions, in the order of their definition
+_PLACES = {"q_pos": "q_idx + shift", "kv_h": _KV_HEAD}
+_FAR_PLACES = {"q_pos": "q_idx.long() + shift", "k_pos": "kv_idx.long()", "kv_h": _KV_HEAD}
+_PACKED_PLACES = {
+    "sequence": "sequence_q[q_idx]",
+    "q_pos": "place_q[q_idx]",
+    "k_pos": "place_k[kv_idx]",
+    "q_len": "length_q[sequence]",
+    "k_len": "length_k[sequence]",
+    "first": "first_k[sequence]",
+    "kv_h": _KV_HEAD,
+}
+# what the factory takes where it needs it: the type, and where `attention` has it from
+_FACTS = {
+    "batch": ("int", "q.shape[0]"),
+    "heads": ("int", "q.shape[1]"),
+    "kv_heads": ("int", "k.shape[1]"),
+    "device": ("torch.device", "q.device"),
+    "dtype": ("torch.dtype", "dtype"),
+}
+_OUTSIDE = frozenset(("cos", "sin", "positions", "sinks"))  # keywords that `attention` alone needs
+_KEEP = Node("local", (), "keep", "bool")
+_SCORE = Node("var", (), "score")
+_SHIFT = Node("option", (), "shift", "int")
+_ZERO, _ONE = Node("num", (), 0, "int"), Node("num", (), 1, "int")
+
+
+class Inexpressible(Exception):
+    """FlexAttention has no way to say what a spec asks for; the message tells why."""
+
+
+@dataclass(frozen=True)
+class Flex:
+    """What the template of the module prints."""
+
+    arguments: tuple[Argument, ...]  # the keywords that the factory takes
+    facts: tuple[tuple[str, str, str], ...]  # what it takes beside them: name, type, text in `attention`
+    prepare: tuple[str, ...]  # its statements
+    views: tuple[str, ...]  # more of them: a name for each place that an input is read at
+    score: tuple[str, ...]  # the statements of score_mod; none if there is no such function
+    mask: tuple[str, ...]  # the statements of mask_mod
+    mask_batch: str  # over how many batches and heads the mask differs, None where it does not
+    mask_heads: str
+    read_at_both: tuple[str, ...]  # inputs that need a key for each query
+    words: frozenset[str]  # all that these texts name
+
+
+def build(spec: Spec, arguments: Iterable[Argument], guarded: bool) -> Flex:
+    """Prints the terms of a spec for FlexAttention; `arguments` are the plan's.
+
+    `guarded`: a derivative may be infinite or NaN where the mask hides the score, so that terms may not see it there.
+    """
+    if spec.dropout:
+        raise Inexpressible(
+            "FlexAttention has no dropout: its functions see scores, never the weights after the softmax"
+        )
+    taken = tuple(a for a in arguments if a.name not in _OUTSIDE)
+    scores = [_whole(_bound(term.score, spec)) for term in spec.scores]
+    masks = [_bound(mask.keep, spec) for mask in spec.masks]
+    far = whole_numbers.stretched((*scores, *masks), whole_numbers.limits(spec.inputs, spec.options))
+    leaf = _Leaf(spec, scores, guarded, bool(far & {"q", "k"}))
+    score = []
+    if guarded:
+        hidden = "a NaN or an infinite derivative elsewhere reaches no gradient"
+        score = [_line("keep", "mask_mod(b, h, q_idx, kv_idx)", hidden), "score = torch.where(keep, score, 0.0)"]
+    score += [f"{name} = {text}" for name, text in leaf.named.items()]
+    score += [_line("score", printers.torch(node, leaf), t.label) for node, t in zip(scores, spec.scores, strict=True)]
+    mask = ["keep = sequence == sequence_k[kv_idx]  # a sequence sees itself only"] if spec.packed else []
+    for node, term in zip(masks, spec.masks, strict=True):
+        joined = Node("and", (_KEEP, node), None, "bool") if mask else node
+        mask.append(_line("keep", _keep(joined, leaf), term.label))
+    score, mask = _placed(score, leaf.places), _placed(mask, leaf.places)
+    prepare = [line for given in spec.inputs if given.axes for line in _prepared(given, spec, given.name in far)]
+    words = _words((*score, *mask, *prepare, *(a.default or "" for a in taken)))
+    return Flex(
+        arguments=taken,
+        facts=tuple((name, *fact) for name, fact in _FACTS.items() if name in words),
+        prepare=tuple(prepare),
+        views=tuple(leaf.views),
+        score=tuple(score),
+        mask=tuple(mask),
+        mask_batch="q.shape[0]" if "b" in _words(mask) else "None",
+        mask_heads="q.shape[1]" if "h" in _words(mask) else "None",
+        read_at_both=tuple(i.name for i in spec.inputs if "token" in i.kinds),
+        words=frozenset(words),
+    )
+
+
+def _line(name: str, text: str, label: str) -> str:
+    return f"{name} = {text}  # {' '.join(label.split())}"
+
+
+def _words(texts: Iterable[str]) -> set[str]:
+    return {word for text in texts for word in re.findall(r"\w+", text.split("#")[0])}
+
+
+def _placed(lines: Sequence[str], places: Mapping[str, str]) -> list[str]:
+    """The statements with the definitions of the places that they name before them."""
+    needed: list[str] = []
+    words = _words(lines)
+    for name, text in reversed(list(places.items())):
+        if name in words:
+            needed.insert(0, f"{name} = {text}")
+            words |= _words([text])
+    return [*needed, *lines]
+
+
+def _bound(node: Node, spec: Spec) -> Node:
+    """An expression that tells Python numbers from tensors: inputs without axes, but no lengths of packed sequences."""
+    return _typed(printers.fold(node), {i.name for i in spec.inputs if not i.axes}, spec.packed)
+
+
+def _typed(node: Node, numbers: Collection[str], packed: bool) -> Node:
+    if node.op == "input" and node.value in numbers:
+        return Node("option", (), node.value, node.type)
+    if packed and node.op == "var" and node.value in ("q_len", "k_len"):
+        return Node("local", (), node.value, node.type)
+    return Node(node.op, tuple(_typed(arg, numbers, packed) for arg in node.args), node.value, node.type)
+
+
+def _whole(node: Node) -> Node:
+    """A term with the score in it, so that its text has the shape of scores and a gradient, be it 0."""
+    return node if _SCORE in node.walk() else Node("+", (Node("*", (_SCORE, _ZERO)), node))
+
+
+def _keep(node: Node, leaf: _Leaf) -> str:
+    text = printers.torch(node, leaf)
+    return f"torch.full_like(q_idx, {text}, dtype=torch.bool)" if printers.is_scalar(node) else text
+
+
+class _Leaf:
+    """Texts of leaves inside the two functions.
+
+    The compiled backward pass takes one read of a captured tensor that learns. So a read that occurs again becomes a
+    local name, and each other read gets a view of the tensor.
+    """
+
+    def __init__(self, spec: Spec, scores: Iterable[Node], guarded: bool, far: bool) -> None:
+        self.packed = spec.packed
+        self.places = _PACKED_PLACES if spec.packed else _FAR_PLACES if far else _PLACES
+        self.inputs = {i.name: i for i in spec.inputs}
+        self.views: list[str] = []  # statements of the factory
+        self.named: dict[str, str] = {}  # local names of score_mod
+        self._viewed: dict[Node, str] = {}
+        self._named: dict[Node, str] = {}
+        found = Counter(n for s in scores for n in s.walk() if n.op == "input" and self.inputs[str(n.value)].grad)
+        for name in dict.fromkeys(str(node.value) for node in found):
+            reads = [node for node in found if node.value == name]
+            if len(reads) > 1:
+                self._viewed |= {node: f"{name}_{_ending(node, i)}" for i, node in enumerate(reads, 1)}
+                self.views += [f"{self._viewed[node]} = {name}.view_as({name})" for node in reads]
+        for node, count in found.items():
+            if count > 1 or guarded:
+                text = self._read(node)
+                local = f"{self._viewed.get(node, node.value)}_at"
+                self.named[local] = f"torch.where(keep, {text}, 0.0)" if guarded else text
+                self._named[node] = local
+
+    def __call__(self, node: Node) -> str:
+        name = str(node.value)
+        if node.op == "input":
+            return self._named[node] if node in self._named else self._read(node)
+        if node.op != "var":
+            return name
+        key = "k_pos" if "k_pos" in self.places else "kv_idx"
+        return {"q": "q_pos", "k": key}.get(name, "sequence" if name == "b" and self.packed else name)
+
+    def _read(self, node: Node) -> str:
+        given, written = self.inputs[str(node.value)], list(node.args)
+        places = {"batch": "b", "head": "h", "kv_head": "kv_h", "query": "q_idx", "key": "kv_idx"}
+        if self.packed:
+            places["batch"] = "sequence"
+        texts = []
+        for i, axis in enumerate(given.axes):
+            if i in given.written:
+                texts.append(self._index(axis, written.pop(0)))
+            elif axis in _given_axes(given, self.packed):
+                texts.append(places[axis.kind] + (f" // {axis.per}" if axis.per != 1 else ""))
+        return f"{self._viewed.get(node, given.name)}[{', '.join(texts)}]"
+
+    def _index(self, axis: Axis, index: Node) -> str:
+        """An index that stands in the spec, clamped into its axis where it may leave it."""
+        index = printers.fold(index)
+        own = {"token": ("q", "k"), "query": "q", "key": "k"}.get(axis.kind, ())
+        if index.op == "var" and index.value in own:
+            if index.value == "k":
+                return "kv_idx"
+            return "q_idx" if axis.kind == "query" else f"first + {self(index)}" if self.packed else self(index)
+        if axis.kind == "query":
+            index = _int("-", index, _SHIFT)
+        last = Node("num", (), int(axis.size) - 1, "int")
+        if axis.kind != "size":
+            length = "q_len" if axis.kind == "query" else "k_len"
+            last = _int("-", Node("local" if self.packed else "var", (), length, "int"), _ONE)
+        if self.packed and axis.kind == "token":
+            return f"first + {printers.torch(_clamped(index, last), self)}"
+        if printers.is_scalar(index):
+            # among tensors, a number is no index for vmap, and a constant tensor none for a compiled backward pass
+            text = printers.torch(printers.fold(_clamped(index, last)), self)
+            return f"kv_idx.clamp({text}, {text})"
+        return f"{printers.torch(index, self, atom=True)}.clamp(0, {printers.torch(last, self)})"
+
+
+def _int(op: str, *args: Node) -> Node:
+    return Node(op, args, None, "int")
+
+
+def _clamped(index: Node, last: Node) -> Node:
+    return _int("min", _int("max", index, _ZERO), last)
+
+
+def _ending(read: Node, number: int) -> str:
+    """What tells a read of an input from its others."""
+    position = str(read.args[0].value) if len(read.args) == 1 else ""
+    return position if position in ("q", "k") else f"at{number}"
+
+
+def _given_axes(given: Input, packed: bool) -> tuple[Axis, ...]:
+    """What the user gives: rows of packed sequences stand in one axis, without a batch."""
+    return tuple(a for a in given.axes if a.kind != "batch") if packed and given.rows else given.axes
+
+
+def _prepared(given: Input, spec: Spec, far: bool) -> Iterable[str]:
+    """Statements that turn an input into what the functions index."""
+    text = given.name
+    if given.pairs:
+        # as in any broadcast, leading axes may be missing
+        text += f"[(None,) * ({len(given.axes)} - {given.name}.dim())]"
+    if given.dtype == "float":
+        text += ".to(dtype)"
+    elif given.dtype == "int" and far:
+        text += ".long()"
+    axes = _given_axes(given, spec.packed)
+    kinds = [axis.kind for axis in axes]
+    if given.scan and spec.packed:
+        at = kinds.index("token")
+        where = f", {at}" if at else ""
+        parts = f"{text}.split(length_k.tolist(){where})"
+        text = f"torch.cat([tokens.cumsum({at}) for tokens in {parts}]{where})"
+    elif given.scan:
+        text += f".cumsum({kinds.index('token')})"
+    counts = {"batch": "batch", "head": "heads", "kv_head": "kv_heads"}
+    counts |= {"batch": "len(length_q)"} if spec.packed else {"query": "q_len", "key": "k_len"}
+    sizes = []
+    for i, axis in enumerate(given.axes):
+        if axis in axes:
+            count = counts.get(axis.kind, "-1") if i not in given.written else "-1"
+            sizes.append(count if axis.per == 1 else f"-(-{count} // {axis.per})")
+    # an index does not broadcast an axis of size 1
+    if set(sizes) != {"-1"}:
+        text += f".expand({', '.join(sizes)})"
+    if text != given.name:
+        yield f"{given.name} = {text}"

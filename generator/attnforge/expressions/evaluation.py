@@ -1,0 +1,104 @@
+"""The value of an expression at one place, as tensors would have it."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping
+
+from .tree import Node
+
+
+def _ieee(function: Callable[..., float], overflow: float) -> Callable[..., float]:
+    """The function with infinities and NaN in place of exceptions, as tensors have them."""
+
+    def safe(*args: float) -> float:
+        try:
+            return function(*args)
+        except OverflowError:
+            return overflow
+        except ValueError:
+            return math.nan
+
+    return safe
+
+
+def _divided(a: float, b: float) -> float:
+    if b == 0:
+        return math.nan if a == 0 or math.isnan(a) else math.copysign(math.inf, a) * math.copysign(1, b)
+    return a / b
+
+
+_OPERATIONS: dict[str, Callable[..., int | float | bool]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": _divided,
+    "//": operator.floordiv,
+    "%": operator.mod,
+    "**": operator.pow,
+    "neg": operator.neg,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
+    "not": operator.not_,
+    "abs": abs,
+    "min": min,
+    "max": max,
+    "floor": math.floor,
+    "exp": _ieee(math.exp, math.inf),
+    "log": lambda x: -math.inf if x == 0 else _ieee(math.log, math.inf)(x),
+    "sqrt": _ieee(math.sqrt, math.inf),
+    "tanh": math.tanh,
+    "sigmoid": lambda x: 0.5 * (1 + math.tanh(x / 2)),
+    "softplus": lambda x: max(x, 0) + math.log1p(math.exp(-abs(x))),
+    "sin": _ieee(math.sin, math.nan),
+    "cos": _ieee(math.cos, math.nan),
+}
+
+
+Value = int | float | bool
+Function = Callable[[Mapping[str, object]], Value]
+
+
+def evaluate(node: Node, env: Mapping[str, object]) -> Value:
+    """The value of an expression in Python's own arithmetic; names stand in `env`, an indexed input as a callable."""
+    return compiled(node)(env)
+
+
+def compiled(node: Node) -> Function:
+    """An expression as a function of what its names stand for, for whoever wants many of its values."""
+    if node.op == "num":
+        number = node.value
+        assert isinstance(number, (int, float))
+        return lambda env: number
+    args = [compiled(arg) for arg in node.args]
+    if node.op in ("var", "option", "input", "local"):
+        return _read(str(node.value), args)
+    if node.op == "where":
+        condition, chosen, other = args
+        return lambda env: chosen(env) if condition(env) else other(env)
+    if len(args) == 1:
+        (only,), function = args, _OPERATIONS[node.op]
+        return lambda env: function(only(env))
+    first, second = args
+    if node.op == "and":
+        return lambda env: bool(first(env)) and bool(second(env))
+    if node.op == "or":
+        return lambda env: bool(first(env)) or bool(second(env))
+    operation = _OPERATIONS[node.op]
+    return lambda env: operation(first(env), second(env))
+
+
+def _read(name: str, index: list[Function]) -> Function:
+    def read(env: Mapping[str, object]) -> Value:
+        value = env[name]
+        if callable(value):
+            value = value(*[place(env) for place in index])
+        assert isinstance(value, (int, float))
+        return value
+
+    return read

@@ -1,0 +1,53 @@
+"""Operations on literals, in Python's own arithmetic."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+
+from .tree import Node
+
+LARGEST = 2**28  # of a position, a length, and of what a spec or a call gives as a whole number
+
+OPERATIONS: dict[str, Callable[..., int | float | bool]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "//": operator.floordiv,
+    "%": operator.mod, "**": operator.pow, "neg": operator.neg, "abs": abs, "min": min, "max": max,
+    "exp": math.exp, "log": math.log, "sqrt": math.sqrt, "tanh": math.tanh, "sin": math.sin, "cos": math.cos,
+    "floor": math.floor, "sigmoid": lambda x: 1 / (1 + math.exp(-x)) if x > 0 else math.exp(x) / (1 + math.exp(x)),
+    "softplus": lambda x: max(x, 0) + math.log1p(math.exp(-abs(x))),
+    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne,
+    "not": operator.not_, "and": lambda x, y: x and y, "or": lambda x, y: x or y,
+    "where": lambda c, a, b: a if c else b,
+}  # fmt: skip
+
+
+def constant(node: Node) -> int | float | bool | None:
+    """The value of an expression of literals only; infinite beyond a float's range, nan where it has none."""
+    if node.op == "num":
+        return node.value if isinstance(node.value, int | float) else None
+    if node.op not in OPERATIONS:
+        return None
+    values = []
+    for arg in node.args:
+        value = constant(arg)
+        if value is None:
+            return None
+        values.append(value)
+    try:
+        result = OPERATIONS[node.op](*values)
+    except OverflowError:
+        return math.inf
+    except (ArithmeticError, ValueError):
+        return math.nan
+    return math.nan if isinstance(result, complex) else result
+
+
+def chosen(node: Node) -> Node:
+    """The expression without the choices that literals settle, as options make them."""
+    args = tuple(map(chosen, node.args))
+    if node.op == "where" and (condition := constant(args[0])) is not None:
+        choice = args[1 if condition else 2]
+        if choice.type == node.type:
+            return choice
+    return Node(node.op, args, node.value, node.type, node.column)

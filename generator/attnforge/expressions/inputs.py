@@ -1,0 +1,100 @@
+"""What expressions read of a call: tensors and scalars with their axes, and options that the call decides."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from .tree import Node
+
+ROW_AXES = ("query", "key", "token")
+HEAD_AXES = ("batch", "head", "kv_head")
+AXES = (*HEAD_AXES, *ROW_AXES)
+Kind = Literal["batch", "head", "kv_head", "query", "key", "token", "size"]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An axis of an input; sizes that an option gives stand under its name until the option has its value."""
+
+    kind: Kind
+    size: int | str = 0  # of a table
+    per: int | str = 1  # positions for each entry of a query or key axis
+
+    def filled(self, options: Mapping[str, object]) -> Axis:
+        """The axis with the options' values in place of their names."""
+        size, per = (int(str(options[x])) if isinstance(x, str) else x for x in (self.size, self.per))
+        return Axis(self.kind, size, per)
+
+
+@dataclass(frozen=True)
+class Input:
+    """A tensor (or, without axes, a scalar) that expressions read and `attention` takes as a keyword."""
+
+    name: str
+    axes: tuple[Axis, ...]
+    dtype: Literal["float", "int", "bool"] = "float"
+    grad: bool = False
+    scan: Literal["cumsum"] | None = None
+    default: Node | None = None  # over h and heads
+    description: str = ""
+    minimum: float | None = None  # what the caller promises of its values; of a scalar it is checked
+    maximum: float | None = None
+    source: str = ""  # the input that kernels read it from, as a part of what they take for that one
+    part: int = 0
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """What the axes are indexed by."""
+        return tuple(axis.kind for axis in self.axes)
+
+    @property
+    def written(self) -> tuple[int, ...]:
+        """The places of the axes that an expression has to index by hand."""
+        kinds = self.kinds
+        by_hand = {"token", "size"} | {kind for kind in kinds if kinds.count(kind) > 1}
+        return tuple(i for i, kind in enumerate(kinds) if kind in by_hand)
+
+    @property
+    def rows(self) -> tuple[Kind, ...]:
+        """The axes that run over tokens."""
+        return tuple(kind for kind in self.kinds if kind in ROW_AXES)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The sizes of the axes that make it a table."""
+        return tuple(int(axis.size) for axis in self.axes if axis.kind == "size")
+
+    @property
+    def pairs(self) -> bool:
+        """Whether each score may have a value of its own."""
+        return {"query", "key"} <= set(self.kinds)
+
+    @property
+    def no_gradient(self) -> str:
+        """Why its type or axes keep it from having a gradient; "" if they do not."""
+        if self.dtype != "float":
+            return f"only float inputs have a gradient, {self.name} is {self.dtype}"
+        if not self.axes:
+            return f"{self.name} is a number of the call, without axes: it has no gradient"
+        if any(axis.per != 1 for axis in self.axes):
+            return "an axis with one entry for several positions has no gradient"
+        if len(self.rows) > 1 and (self.sizes or not self.pairs):
+            return f"an input with the axes {' and '.join(self.kinds)} has no gradient"
+        return ""
+
+    def filled(self, options: Mapping[str, object]) -> Input:
+        """The input with sizes in place of the options that give them."""
+        return dataclasses.replace(self, axes=tuple(axis.filled(options) for axis in self.axes))
+
+
+@dataclass(frozen=True)
+class RuntimeOption:
+    """A term's option that the spec left to the call; becomes a keyword of `attention`."""
+
+    keyword: str
+    type: Literal["int", "float"]
+    minimum: float | None = None
+    maximum: float | None = None

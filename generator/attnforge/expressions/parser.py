@@ -1,0 +1,384 @@
+"""Text of an expression -> its tree: an own walk over Python's syntax tree that knows what it lets through.
+
+Nothing is evaluated, and nothing but what is listed here gets through; every mistake is told with its place.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ..source import suggestions
+from ..source.errors import Problems
+from . import indices, whole_numbers
+from .folding import LARGEST, constant
+from .inputs import Input
+from .syntax import Place, syntax
+from .tree import Node, Type
+from .vocabulary import FUNCTIONS, NAMES, Kind
+
+LARGEST_FLOAT = 3.4e38  # of what float32 holds
+LARGEST_TABLE = 2**16  # entries of an axis of a table
+TALLEST = 100  # levels of a tree: what joins many parts nests them
+ARGUMENTS = {name: function.count for name, function in FUNCTIONS.items()}
+VARIABLES: dict[Kind, tuple[str, ...]] = {
+    kind: tuple(name for name, known in NAMES.items() if kind in known.kinds)
+    for kind in ("mask", "score", "default", "limit")
+}
+WORDS = frozenset(ARGUMENTS) | frozenset(NAMES)
+
+_BINARY = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%", ast.Pow: "**"}
+_COMPARE = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!="}
+_TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
+_INSTEAD = {ast.BitAnd: ("&", "and"), ast.BitOr: ("|", "or"), ast.BitXor: ("^", "**"), ast.Invert: ("~", "not")}
+_OTHERS = {ast.LShift: "<<", ast.RShift: ">>", ast.MatMult: "@", ast.Is: "is", ast.IsNot: "is not", ast.In: "in"}
+_OTHERS |= {ast.NotIn: "not in"}
+_FOREIGN = {
+    ast.Attribute: "an attribute", ast.Lambda: "a lambda", ast.NamedExpr: "an assignment", ast.JoinedStr: "a string",
+    ast.List: "a list", ast.Tuple: "a tuple", ast.Dict: "a dictionary", ast.Set: "a set", ast.Starred: "a star",
+    ast.ListComp: "a comprehension", ast.SetComp: "a comprehension", ast.DictComp: "a comprehension",
+    ast.GeneratorExp: "a comprehension", ast.Await: "await", ast.Yield: "yield", ast.YieldFrom: "yield",
+    ast.Slice: "a slice",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """An option that the call decides."""
+
+    keyword: str
+    type: Literal["int", "float"]
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What an expression may name."""
+
+    kind: Kind
+    options: Mapping[str, int | float | bool | Runtime] = field(default_factory=dict)
+    inputs: Mapping[str, Input] = field(default_factory=dict)
+    wrong: Collection[str] = ()  # inputs whose declaration was refused: reading one is no second mistake
+    terms: Collection[str] = ()  # names of terms, which no expression can read
+
+    def names(self) -> Iterable[str]:
+        """All names, functions included."""
+        return [*VARIABLES[self.kind], *self.options, *self.inputs, *ARGUMENTS]
+
+
+def parse(text: str, scope: Scope, place: Place, problems: Problems) -> Node | None:
+    """The tree of an expression; None if a problem was added."""
+    tree = syntax(text, place, problems)
+    if tree is None:
+        return None
+    walk = _Walk(text, scope, place, problems)
+    node = walk.visit(tree)
+    if node is None:
+        return None
+    if scope.kind == "mask":
+        found = walk.need_bool(node, "a mask is a condition such as k <= q")
+    else:
+        example = f"a {scope.kind} is a number{' such as score + 1' if scope.kind == 'score' else ''}"
+        found = walk.need_number(node, example)
+    return found and whole_numbers.settled(found, scope.inputs.values(), walk.fail)
+
+
+class _Walk:
+    """Turns syntax into nodes; a method returns None where it added a problem."""
+
+    def __init__(self, text: str, scope: Scope, place: Place, problems: Problems) -> None:
+        self.text, self.scope, self.place, self.problems = text, scope, place, problems
+
+    def fail(self, at: ast.AST | Node, message: str) -> Node | None:
+        """Adds a problem at a node; always None."""
+        column = at.column if isinstance(at, Node) else int(getattr(at, "col_offset", 0))
+        self.problems.add(self.place(column), message)
+        return None
+
+    def need_bool(self, node: Node | None, message: str) -> Node | None:
+        """The node, if it is a condition."""
+        if node is not None and node.type != "bool":
+            self.fail(node, f"expected a condition, got a number: {message}")
+            return None
+        return node
+
+    def need_number(self, node: Node | None, message: str) -> Node | None:
+        """The node, if it is a number."""
+        if node is not None and node.type == "bool":
+            self.fail(node, f"expected a number, got a condition: {message}")
+            return None
+        return node
+
+    def visit(self, tree: ast.expr) -> Node | None:
+        """The node of any expression."""
+        handler = getattr(self, "visit_" + type(tree).__name__, None)
+        if handler is None:
+            self.fail(tree, f"{_FOREIGN.get(type(tree), 'this')} is not part of the language")
+            return None
+        node: Node | None = handler(tree)
+        if node is None:
+            return None
+        if taller(node, TALLEST):
+            return self.fail(tree, f"this expression joins more than {TALLEST} parts")
+        value = constant(node)
+        if value is None or isinstance(value, bool):
+            return node
+        # the int's own bound first: a huge one turns into no float
+        if abs(value) > (LARGEST if node.type == "int" else LARGEST_FLOAT):
+            if node.type == "float" or abs(value) >= 10**15:
+                return self.fail(tree, "this number is too large")
+            hint = f"; write {value}.0 for a float" if node.op == "num" else ""
+            return self.fail(tree, f"whole numbers may go up to 2**28{hint}")
+        if value != value:
+            return self.fail(tree, "this has no value")
+        # so that an option's multiple divides, and bounds, as a literal does
+        return _whole(int(value), node.column) if node.type == "int" else node
+
+    def visit_Constant(self, tree: ast.Constant) -> Node | None:
+        value = tree.value
+        if isinstance(value, bool):
+            return Node("num", (), value, "bool", tree.col_offset)
+        if isinstance(value, int):
+            return Node("num", (), value, "int", tree.col_offset)
+        if isinstance(value, float):
+            return Node("num", (), value, "float", tree.col_offset)
+        name = (
+            "None"
+            if value is None
+            else {str: "a string", bytes: "a string", complex: "a complex number"}.get(type(value), "this")
+        )
+        self.fail(tree, f"{name} is not part of the language")
+        return None
+
+    def visit_Name(self, tree: ast.Name) -> Node | None:
+        name, column = tree.id, tree.col_offset
+        if name in self.scope.wrong:
+            return None
+        if name in self.scope.inputs:
+            return self._input(tree, name, [])
+        if name in self.scope.options:
+            option = self.scope.options[name]
+            if isinstance(option, Runtime):
+                return Node("option", (), option.keyword, option.type, column)
+            if isinstance(option, int) and not isinstance(option, bool):
+                return _whole(option, column)
+            kind: Type = "bool" if isinstance(option, bool) else "float"
+            if option < 0:
+                return Node("neg", (Node("num", (), -option, kind, column),), None, kind, column)
+            return Node("num", (), option, kind, column)
+        if name in VARIABLES[self.scope.kind]:
+            return Node("var", (), name, "float" if name == "score" else "int", column)
+        if name in ARGUMENTS:
+            self.fail(tree, f"{name} is a function: write {name}(...)")
+        elif name == "score":
+            self.fail(tree, "only score terms can read score")
+        else:
+            self._unknown(tree, name)
+        return None
+
+    def _unknown(self, tree: ast.expr, name: str) -> None:
+        if name in self.scope.terms:
+            self.fail(tree, f"{name} is a term: it stands in a list of terms, beside this expression")
+            return
+        declared = ": what a call passes is declared under inputs" if self.scope.kind in ("mask", "score") else ""
+        self.fail(tree, f"unknown name {name!r}{suggestions.name(name, list(self.scope.names())) or declared}")
+
+    def visit_Subscript(self, tree: ast.Subscript) -> Node | None:
+        if not isinstance(tree.value, ast.Name):
+            self.fail(tree, "only an input can be indexed")
+            return None
+        name = tree.value.id
+        if name in self.scope.wrong:
+            return None
+        if name not in self.scope.inputs:
+            if name in self.scope.names():
+                return self.fail(tree, f"{name} is not an input: it cannot be indexed")
+            self._unknown(tree, name)
+            return None
+        index = tree.slice
+        return self._input(tree, name, list(index.elts) if isinstance(index, ast.Tuple) else [index])
+
+    def _input(self, tree: ast.expr, name: str, written: list[ast.expr]) -> Node | None:
+        given = self.scope.inputs[name]
+        by_hand, right = given.written, indices.reading(given)
+        if len(written) == len(given.axes):
+            # all axes are named: those that need no index have to be named as they are
+            for i, axis in enumerate(given.kinds):
+                index = written[i]
+                if i not in by_hand and not (isinstance(index, ast.Name) and index.id == indices.IMPLICIT[axis]):
+                    return self.fail(index, f"wrong index of {name}: write {right}")
+            written = [written[i] for i in by_hand]
+        if len(written) != len(by_hand):
+            if not given.axes:
+                return self.fail(written[0], f"wrong index of {name}: {name} has no axes: write {name}")
+            what = f"wrong index of {name}" if written else f"{name} needs an index"
+            return self.fail(written[0] if written and not by_hand else tree, f"{what}: write {right}")
+        places = [self._index(given, i, index) for i, index in zip(by_hand, written, strict=True)]
+        if None in places:
+            return None
+        return Node("input", tuple(p for p in places if p), given.name, given.dtype, tree.col_offset)
+
+    def _index(self, given: Input, axis: int, tree: ast.expr) -> Node | None:
+        """The index of an axis, as a whole number."""
+        node = self.need_number(self.visit(tree), "an index is a number")
+        if node is None:
+            return None
+        if any(n.op == "var" and n.value == "score" for n in node.walk()):
+            return self.fail(tree, "an index cannot hang on the score: it has no slope")
+        found = indices.whole(node)
+        if found is None:
+            return self.fail(tree, f"an index of {given.name} is a whole number: write floor(...)")
+        kind = given.kinds[axis]
+        if kind != "token" or (found.op == "var" and found.value in ("q", "k")):
+            return found
+        if given.grad:
+            hint = f"write {given.name}[q] or {given.name}[k]"
+            return self.fail(tree, f"{given.name} has a gradient: its token axis is read at q and k only: {hint}")
+        text = (ast.get_source_segment(self.text, tree) or ast.unparse(tree)).strip()
+        why = indices.outside(given, text, found)
+        return self.fail(tree, why) if why else found
+
+    def visit_UnaryOp(self, tree: ast.UnaryOp) -> Node | None:
+        if type(tree.op) in _INSTEAD:
+            return self._instead(tree, type(tree.op))
+        node = self.visit(tree.operand)
+        if isinstance(tree.op, ast.Not):
+            node = self.need_bool(node, "`not` turns a condition round")
+            return node and Node("not", (node,), None, "bool", tree.col_offset)
+        node = self.need_number(node, "conditions have no sign")
+        if node is None or isinstance(tree.op, ast.UAdd):
+            return node
+        return Node("neg", (node,), None, node.type, tree.col_offset)
+
+    def _instead(self, tree: ast.expr, op: type[ast.AST]) -> Node | None:
+        sign, word = _INSTEAD[op]
+        return self.fail(tree, f"{sign!r} is not part of the language (did you mean {word!r}?)")
+
+    def visit_BinOp(self, tree: ast.BinOp) -> Node | None:
+        op = type(tree.op)
+        if op in _INSTEAD:
+            return self._instead(tree, op)
+        if op in _OTHERS:
+            return self.fail(tree, f"{_OTHERS[op]!r} is not part of the language")
+        sign = _BINARY[op]
+        left = self.need_number(self.visit(tree.left), f"{sign!r} takes numbers; conditions go into `a if c else b`")
+        what = "division by a condition" if sign in ("/", "//", "%") else f"{sign!r} takes numbers"
+        right = self.need_number(self.visit(tree.right), f"{what}; conditions go into `a if c else b`")
+        if left is None or right is None:
+            return None
+        if sign in ("/", "//", "%") and constant(right) == 0:
+            return self.fail(right, "division by zero")
+        kind: Type = "int" if left.type == right.type == "int" else "float"
+        if sign == "/":
+            kind = "float"
+        if sign == "**":
+            bound = constant(right)
+            if bound is not None and abs(bound) > 64:
+                return self.fail(right, "powers may go up to 64")
+            power = _literal(right)
+            if not (left.type == "int" and isinstance(power, int) and power >= 0):
+                kind = "float"
+        return Node(sign, (left, right), None, kind, tree.col_offset)
+
+    def visit_Compare(self, tree: ast.Compare) -> Node | None:
+        sides = [self.need_number(self.visit(x), "comparisons take numbers") for x in (tree.left, *tree.comparators)]
+        for op in tree.ops:
+            if type(op) in _OTHERS:
+                return self.fail(tree, f"{_OTHERS[type(op)]!r} is not part of the language")
+        found: list[Node] = []
+        for op, a, b in zip(tree.ops, sides, sides[1:], strict=False):
+            if a is None or b is None:
+                return None
+            sign = _COMPARE[type(op)]
+            found.append(Node(sign, (_limit(a, sign, b), _limit(b, _TURNED[sign], a)), None, "bool", tree.col_offset))
+        return self._nested("and", found, "bool", tree)
+
+    def visit_BoolOp(self, tree: ast.BoolOp) -> Node | None:
+        op = "and" if isinstance(tree.op, ast.And) else "or"
+        parts = [self.need_bool(self.visit(x), f"`{op}` joins conditions") for x in tree.values]
+        return self._nested(op, parts, "bool", tree)
+
+    def visit_IfExp(self, tree: ast.IfExp) -> Node | None:
+        return self._where(tree, tree.test, tree.body, tree.orelse)
+
+    def _where(self, tree: ast.expr, condition: ast.expr, first: ast.expr, second: ast.expr) -> Node | None:
+        c = self.need_bool(self.visit(condition), "the choice hangs on a condition")
+        a, b = self.visit(first), self.visit(second)
+        if a is None or b is None or c is None:
+            return None
+        if (a.type == "bool") != (b.type == "bool"):
+            return self.fail(b, "both choices have to be numbers, or both conditions")
+        kind: Type = a.type if a.type == b.type else "float"
+        return Node("where", (c, a, b), None, kind, tree.col_offset)
+
+    def visit_Call(self, tree: ast.Call) -> Node | None:
+        if not isinstance(tree.func, ast.Name):
+            return self.fail(tree, "only the language's own functions can be called")
+        name = tree.func.id
+        if name not in ARGUMENTS:
+            if name in self.scope.names():
+                return self.fail(tree, f"{name} is not a function")
+            for written in tree.args:
+                self.visit(written)
+            return self.fail(tree, f"unknown function {name!r}{suggestions.function(name, ARGUMENTS)}")
+        if tree.keywords:
+            return self.fail(tree.keywords[0], f"{name} takes no arguments by name")
+        count = ARGUMENTS[name]
+        if len(tree.args) < 2 if count is None else len(tree.args) != count:
+            wanted = "2 or more arguments" if count is None else f"{count} argument{'s' if count > 1 else ''}"
+            return self.fail(tree, f"{name} takes {wanted}, got {len(tree.args)}")
+        if name == "where":
+            return self._where(tree, *tree.args)
+        args = [self.need_number(self.visit(arg), f"{name} takes numbers") for arg in tree.args]
+        if name in ("min", "max"):
+            return self._nested(name, args, None, tree)
+        if name == "clamp":
+            inner = self._nested("max", args[:2], None, tree)
+            return self._nested("min", [inner, args[2]], None, tree)
+        arg = args[0]
+        if arg is None:
+            return None
+        return Node(name, (arg,), None, arg.type if name == "abs" else "float", tree.col_offset)
+
+    def _nested(self, op: str, parts: Iterable[Node | None], kind: Type | None, tree: ast.expr) -> Node | None:
+        found = list(parts)
+        result = found[0]
+        for part in found[1:]:
+            if result is None or part is None:
+                return None
+            joined: Type = kind or (result.type if result.type == part.type else "float")
+            result = Node(op, (result, part), None, joined, tree.col_offset)
+        return result
+
+
+def taller(node: Node, limit: int) -> bool:
+    """Whether a tree has more levels than the limit; later steps walk down by recursion."""
+    level = [node]
+    for _ in range(limit):
+        level = [arg for part in level for arg in part.args]
+    return bool(level)
+
+
+def _whole(value: int, column: int) -> Node:
+    """A whole number."""
+    number = Node("num", (), abs(value), "int", column)
+    return number if value >= 0 else Node("neg", (number,), None, "int", column)
+
+
+def _limit(side: Node, sign: str, other: Node) -> Node:
+    """A side of the comparison `side sign other`; next to a whole number, a limit that is a float turns whole."""
+    value = constant(side) if side.type == "float" and other.type == "int" else None
+    if value is None or abs(value) > LARGEST or (sign in ("==", "!=") and value != int(value)):
+        return side
+    return _whole(math.floor(value) if sign in (">=", "<") else math.ceil(value), side.column)
+
+
+def _literal(node: Node) -> int | float | None:
+    if node.op == "num" and not isinstance(node.value, str | bool | None):
+        return node.value
+    if node.op == "neg":
+        inner = _literal(node.args[0])
+        return None if inner is None else -inner
+    return None

@@ -1,0 +1,55 @@
+"""The tree of the expression language.
+
+A tree is made of one kind of node. `op` says what it is:
+
+    num             a literal; `value` is an int, a float or a bool
+    var             q, k, b, h, kv_h, q_len, k_len, heads or score; `value` is the name
+    option          an option set at run time; `value` is the keyword
+    local           what a kernel or a listing named; `value` is the name
+    input           an extra tensor or scalar; `value` is its name, `args` the written index, if any
+    + - * / // % ** neg                    arithmetic
+    < <= > >= == !=                        comparison of two numbers
+    and or not                             of truth values
+    where                                  `a if c else b`, args (c, a, b)
+    abs min max exp log sqrt tanh sigmoid softplus floor sin cos
+
+`min` and `max` take two arguments (more are nested), `clamp(x, a, b)` is `min(max(x, a), b)`, a chained comparison is
+an `and` of two comparisons, `and` and `or` take two arguments (more are nested).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+Type = Literal["int", "float", "bool"]
+Value = int | float | bool | str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node of an expression; equality ignores where it was written."""
+
+    op: str
+    args: tuple[Node, ...] = ()
+    value: Value = None
+    type: Type = "float"
+    column: int = field(default=0, compare=False)
+    definition: Node | None = field(default=None, compare=False, repr=False)  # what a local stands for
+
+    def walk(self) -> Iterator[Node]:
+        """This node and all below it."""
+        yield self
+        for arg in self.args:
+            yield from arg.walk()
+
+    def inside_out(self) -> Iterator[Node]:
+        """This node and all below it, what it is made of first."""
+        for arg in self.args:
+            yield from arg.inside_out()
+        yield self
+
+
+SCORE = Node("var", (), "score", "float")
+"""The score that a term takes."""

@@ -1,0 +1,311 @@
+"""Compiles the kernels of a package without a GPU and tells what the compiler made of them."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from ..plan.parameters import Kernel
+from ..plan.plan import Plan
+from ..plan.tiles import Table, Tile
+from ..render import emit
+
+
+class _Unit(NamedTuple):
+    """What programs share on a multiprocessor."""
+
+    registers: int  # of 32 bits
+    threads: int
+    programs: int
+    shared: int  # KiB, of all programs
+    largest: int  # KiB, of one program
+    reserved: int  # KiB that each program takes beside its own
+
+
+_UNITS = {
+    "sm_80": _Unit(65536, 2048, 32, 164, 163, 1),
+    "sm_86": _Unit(65536, 1536, 16, 100, 99, 1),
+    "sm_89": _Unit(65536, 1536, 24, 100, 99, 1),
+    "sm_90": _Unit(65536, 2048, 32, 228, 227, 1),
+    "sm_100": _Unit(65536, 2048, 32, 228, 227, 1),
+    "sm_120": _Unit(65536, 1536, 24, 100, 99, 1),
+    "gfx942": _Unit(131072, 2048, 16, 64, 64, 0),
+}
+ARCHITECTURES = (
+    "sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_100a", "sm_103", "sm_120", "sm_120a", "sm_121",
+    "gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1101", "gfx1200", "gfx1201",
+)  # fmt: skip
+_MATRIX = re.compile(r"^\s*(?:@\S+\s+)?(wgmma\.mma_async|mma\.sync|tcgen05\.mma|v_s?mfma|v_wmma)", re.MULTILINE)
+
+
+class Case(NamedTuple):
+    """A kernel and all that the compiler must know of one launch of it."""
+
+    name: str
+    kernel: Any
+    signature: dict[str, str]
+    constants: dict[str, Any]
+    options: dict[str, Any]
+    width: int = 0  # head size of the tensors that tiles are loaded of
+
+    @property
+    def tile(self) -> str:
+        """Queries and keys of its tile, where it has both, and what the compiler is told."""
+        sizes = [str(self.constants[name]) for name in ("BLOCK_M", "BLOCK_N") if name in self.constants]
+        told = [f"{value} {name.removeprefix('num_')}" for name, value in self.options.items()]
+        return ", ".join([" x ".join(sizes)] * (len(sizes) == 2) + told)
+
+
+@dataclass(frozen=True)
+class Made:
+    """What became of one kernel on one architecture."""
+
+    registers: int  # of a thread
+    spills: int  # instructions that write to or read from local memory, or spilled registers on AMD
+    shared: int  # bytes
+    threads: int
+    matrix: dict[str, int]
+    warnings: tuple[str, ...]  # of the assembler
+
+    def programs(self, arch: str) -> tuple[int, str] | None:
+        """How many programs a multiprocessor has room for at once, and by what; None where that is not known."""
+        unit = _unit(arch)
+        if unit is None:
+            return None
+        granules = -(-self.registers // 8) * 8 * self.threads
+        room = {"programs": unit.programs, "threads": unit.threads // self.threads}
+        room["registers"] = unit.registers // max(granules, 1)
+        room["shared memory"] = unit.shared * 1024 // max(self.shared + unit.reserved * 1024, 1)
+        scarce = min(room, key=lambda name: room[name])
+        return room[scarce], scarce
+
+    def fits(self, arch: str) -> bool:
+        """Whether one program finds the shared memory that it wants, as far as that is known."""
+        unit = _unit(arch)
+        return unit is None or self.shared <= unit.largest * 1024
+
+
+def _unit(arch: str) -> _Unit | None:
+    return _UNITS.get(arch.removesuffix("a"))
+
+
+def targets(names: Sequence[str]) -> dict[str, Any]:
+    """Triton's targets by name: sm_90 and the like, or gfx942 and the like."""
+    # not later: what triton imports while this is set cannot be compiled
+    os.environ.pop("TRITON_INTERPRET", None)
+    try:
+        from triton.backends.compiler import GPUTarget
+    except ImportError:
+        raise click.UsageError("this needs triton: pip install triton") from None
+
+    found: dict[str, Any] = {}
+    for name in (n.strip() for n in names):
+        if name not in ARCHITECTURES:
+            known = ", ".join(ARCHITECTURES)
+            raise click.BadParameter(f"unknown architecture {name!r}; expected some of {known}", param_hint="--arch")
+        if name.startswith("sm_"):
+            found[name] = GPUTarget("cuda", int(name.removeprefix("sm_").removesuffix("a")), 32)
+        else:
+            found[name] = GPUTarget("hip", name, 64 if name.startswith("gfx9") else 32)
+    return found
+
+
+class Cases(NamedTuple):
+    """The kernels of a package, for calls of one head size and type."""
+
+    planned: Plan
+    kernels: Any  # the module
+    head_dim: int
+    dtype: str
+
+    def of(self, arch: str) -> list[Case]:
+        """One launch of each kernel with the tiles that an architecture gets first."""
+        return [ladder[0] for ladder in self.ladders(arch)]
+
+    def ladders(self, arch: str) -> list[list[Case]]:
+        """Launches of each kernel with the tiles of an architecture, the best first; the last takes least room."""
+        table = self.planned.tables.of(arch, self.dtype)
+        return [[self.case(x, tile) for tile in self.tiles(x, table)] for x in self.planned.faces.kernels]
+
+    def tiles(self, kernel: Kernel, table: Table) -> tuple[Tile, ...]:
+        """The tiles of a kernel; those without a row in the table have few of them, and they are small."""
+        sizes = table.get(kernel.name, {256: (Tile(64, 64, 4, 3),)})
+        return next(sizes[size] for size in sizes if self.head_dim <= size)
+
+    def case(self, kernel: Kernel, tile: Tile) -> Case:
+        """A launch with a tile."""
+        return _case(kernel, getattr(self.kernels, kernel.name), self.planned, self.head_dim, self.dtype, tile)
+
+
+def cases(package: emit.Package, planned: Plan, folder: Path, head_dim: int, dtype: str) -> Cases:
+    """The kernels of a package, which is written into the folder."""
+    emit.write([package], folder / "generated")
+    return written(planned, folder, head_dim, dtype)
+
+
+def written(planned: Plan, folder: Path, head_dim: int, dtype: str) -> Cases:
+    """The kernels of a package that stands in the folder."""
+    sys.path.insert(0, str(folder))
+    try:
+        kernels = importlib.import_module(f"generated.{planned.spec.name}.kernels")
+    finally:
+        sys.path.remove(str(folder))
+    return Cases(planned, kernels, head_dim, dtype)
+
+
+def _case(kernel: Kernel, function: Any, planned: Plan, head_dim: int, dtype: str, tile: Tile) -> Case:
+    rope = planned.spec.rope
+    half = (rope.dims if rope and rope.dims else head_dim) // 2
+    columns = max(16, _power_of_2(head_dim))
+    known = {"GROUP": 4, "D": head_dim, "DV": head_dim, "PAIRS": half}
+    known |= {"BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n, "BLOCK_D": columns, "BLOCK_DV": columns}
+    known |= {"TILES": 1, "BLOCK_T": 32, "BLOCK_PAIRS": _power_of_2(half), "BLOCK_REST": columns, "BLOCK": 1024}
+    constants = known | {"PRECISION": "ieee", "RESET": float("-inf")}
+    signature = {}
+    for p in kernel.parameters:
+        if p.type == "tiles":
+            rows, block = known[p.block[0]], known[p.block[1]]
+            shape = f"1,{rows},{block}" if planned.spec.packed else f"1,1,{rows},{block}"
+            signature[p.name] = f"tensordesc<{dtype}[{shape}]>"
+        elif p.type == "rows":
+            signature[p.name] = f"tensordesc<{p.element}[{known[p.block[0]]}]>"
+        else:
+            signature[p.name] = p.type.replace("*T", f"*{dtype}")
+    given = {p.name: constants[p.name] for p in kernel.parameters if p.type == "constexpr"}
+    options = {"num_warps": tile.num_warps, "num_stages": tile.num_stages}
+    return Case(kernel.name, function, signature, given, options, head_dim)
+
+
+def _power_of_2(size: int) -> int:
+    return 1 << max(size - 1, 0).bit_length()
+
+
+_LEFT = ("kernel", "arch", "tile", "matrix instructions")
+_COLUMNS = (*_LEFT[:3], "registers", "spills", "shared KiB", "programs per SM, by", *_LEFT[3:])
+_LEGEND = "Tiles are those that a call gets. Spills: instructions to and from local memory; on AMD, registers."
+
+
+def report(title: str, found: Mapping[str, Sequence[Sequence[Case]]], archs: Mapping[str, Any]) -> bool:
+    """Prints a table of all kernels, each with the first of its tiles that fits; False if one did not compile."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, caption=_LEGEND)
+    for column in _COLUMNS:
+        table.add_column(column, justify="left" if column in _LEFT else "right")
+    failures: list[str] = []
+    warnings: list[str] = []
+    for arch, target in archs.items():
+        for ladder in found[arch]:
+            try:
+                case, made = _fitting(ladder, arch, target)
+            except Exception as error:  # whatever the compiler raises; the other kernels are still of interest
+                name = ladder[0].name
+                table.add_row(name, arch, "", "failed")
+                failures.append(f"{name} on {arch}: {type(error).__name__}: {error}")
+                continue
+            unit, programs = _unit(arch), made.programs(arch)
+            shared = f"{made.shared / 1024:.1f}" + (f" of {unit.largest}" if unit else "")
+            matrix = ", ".join(f"{count} {kind}" for kind, count in made.matrix.items())
+            room = "" if programs is None else f"{programs[0]}, {programs[1]}"
+            table.add_row(case.name, arch, case.tile, str(made.registers), str(made.spills), shared, room, matrix)
+            warnings += [f"{case.name} on {arch}: {warning}" for warning in made.warnings]
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
+    for warning in warnings:
+        click.echo(warning)
+    for failure in failures:
+        click.echo(failure, err=True)
+    return not failures
+
+
+def _fitting(ladder: Sequence[Case], arch: str, target: Any) -> tuple[Case, Made]:
+    """The first launch that finds the shared memory it wants, or the last one, and what became of it."""
+    for case in ladder:
+        made = measured(case, target)
+        if made.fits(arch):
+            break
+    return case, made
+
+
+def compiled(case: Case, target: Any) -> tuple[Any, str]:
+    """A case as the compiler leaves it, with its intermediate texts, and what the assembler said."""
+    import triton
+    from triton import knobs
+    from triton.compiler import ASTSource
+
+    signature: dict[str, Any] = dict(case.signature)
+    constants: dict[Any, Any] = dict(case.constants)
+    # without it loads through pointers do not vectorise
+    aligned: dict[tuple[int, ...], list[list[Any]]] = {}
+    for i, (name, kind) in enumerate(case.signature.items()):
+        if kind.startswith("*"):
+            aligned[(i,)] = [["tt.divisibility", 16]]
+        if kind.startswith("tensordesc") and not _copies_tiles(target):
+            dtype, axes = kind.removeprefix("tensordesc<").split("[")[0], kind.count(",")
+            if axes == 0:
+                signature[name], aligned[(i,)] = f"*{dtype}", [["tt.divisibility", 16]]
+                continue
+            signature[name] = (f"*{dtype}", "constexpr", *["i32"] * axes)
+            constants[i, 1], aligned[i, 0] = case.width, [["tt.divisibility", 16]]
+    source = ASTSource(case.kernel, signature=signature, constexprs=constants, attrs=aligned)
+    # a kernel out of the cache comes without a word of the assembler
+    knobs.compilation.always_compile = knobs.nvidia.dump_ptxas_log = True
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        return triton.compile(source, target=target, options=case.options), said.getvalue()
+
+
+def _copies_tiles(target: Any) -> bool:
+    """Whether the GPU copies tiles by itself, so that kernels get descriptors of tensors; else pointers and strides."""
+    return bool(target.backend == "cuda" and target.arch >= 90)
+
+
+def measured(case: Case, target: Any) -> Made:
+    """What became of a case."""
+    made, log = compiled(case, target)
+    if target.backend == "hip":
+        text = made.asm["amdgcn"]
+        registers, spills = (_number(rf"\.{name}:\s+(\d+)", text) for name in ("vgpr_count", "vgpr_spill_count"))
+    else:
+        text = made.asm["ptx"]
+        registers, spills = _usage(made.asm["cubin"])
+    matrix: dict[str, int] = {}
+    for kind in _MATRIX.findall(text):
+        matrix[kind] = matrix.get(kind, 0) + 1
+    threads = made.metadata.num_warps * target.warp_size
+    warnings = [
+        line.split(":", 1)[1].strip() for line in log.splitlines() if re.match(r"ptxas (warning|info *: *\(C)", line)
+    ]
+    return Made(registers, spills, made.metadata.shared, threads, matrix, tuple(dict.fromkeys(warnings)))
+
+
+def _usage(cubin: bytes) -> tuple[int, int]:
+    """Registers, and the instructions that spill, of a compiled kernel."""
+    from triton.backends import nvidia
+
+    tool = Path(nvidia.__file__).parent / "bin" / "cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        usage, code = (
+            subprocess.run([tool, flag, file.name], capture_output=True, text=True, check=True).stdout
+            for flag in ("-res-usage", "-sass")
+        )
+    return _number(r"REG:(\d+)", usage), len(re.findall(r"\b(?:STL|LDL)\b", code))
+
+
+def _number(pattern: str, text: str) -> int:
+    found = re.search(pattern, text)
+    assert found is not None, pattern
+    return int(found[1])

@@ -1,0 +1,254 @@
+"""Tells what each kernel of a variant does on the GPU at hand, beside the least that it has to move.
+
+`python -m attnforge.gpu.profile FILE` makes one call of a package: what Nsight Compute looks at.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..language import spec
+from ..language.spec import Spec
+from ..plan import plan
+from ..plan.plan import Plan
+from ..render import emit
+from ..source import resources
+from . import calls, counters
+from .bench import Machine, cell
+from .calls import Call, Sizes
+from .counters import Reading
+from .peers import module
+
+OTHERS = "others"  # kernels that PyTorch brings: casts, copies, fills
+
+
+@dataclass(frozen=True)
+class Least:
+    """The bytes of a launch if each tensor is moved once."""
+
+    kernel: str
+    read: int
+    written: int
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch, and the least that it has to move, if it is one of the package's own."""
+
+    name: str
+    reading: Reading
+    least: Least | None = None
+
+    @property
+    def ratio(self) -> float | None:
+        """Bytes moved by the least."""
+        r, least = self.reading, self.least
+        if least is None or r.read is None or r.written is None:
+            return None
+        return (r.read + r.written) / max(least.read + least.written, 1)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """All launches of one call, in their order."""
+
+    variant: str
+    sizes: Sizes
+    launches: tuple[Launch, ...]
+
+
+def run(path: Path, loaded: Spec, package: emit.Package, sizes: Sizes, ncu: str, *, backward: bool = True) -> Profile:
+    """Measures one call of a variant."""
+    fitting = sizes.of(loaded)
+    with tempfile.TemporaryDirectory(prefix="attnforge-") as folder:
+        emit.write([package], Path(folder))
+        job, least = Path(folder) / "job.json", Path(folder) / "least.json"
+        asked = {"spec": str(path.resolve()), "package": str(Path(folder) / package.name), "least": str(least)}
+        job.write_text(json.dumps(asked | {"sizes": dataclasses.asdict(fitting), "backward": backward}))
+        readings = counters.measured(ncu, [sys.executable, "-m", "attnforge.gpu.profile", str(job)])
+        known = [Least(**one) for one in json.loads(least.read_text())] if least.exists() else []
+    names = [kernel.name for kernel in plan.build(loaded).faces.kernels]
+    return Profile(loaded.name, fitting, tuple(joined(readings, known, names)))
+
+
+def joined(readings: Sequence[Reading], least: Sequence[Least], names: Sequence[str]) -> Iterator[Launch]:
+    """Each launch of the package's own kernels beside its least; the others as one."""
+    known = {name: [one for one in least if one.kernel == name] for name in names}
+    counts = Counter(reading.kernel for reading in readings)
+    seen: Counter[str] = Counter()
+    for reading in readings:
+        if (its := known.get(reading.kernel)) is not None:
+            i = seen[reading.kernel]
+            seen[reading.kernel] += 1
+            # of another number of launches, nobody knows which is which
+            fits = len(its) == counts[reading.kernel]
+            yield Launch(reading.kernel + (f" {i + 1}" if i else ""), reading, its[i] if fits else None)
+    others = [reading for reading in readings if reading.kernel not in known]
+    if others:
+        seconds, read, written, l2 = (
+            sum(x for x in column if x is not None)
+            for column in zip(*((r.seconds, r.read, r.written, r.l2) for r in others), strict=True)
+        )
+        yield Launch(f"{OTHERS} ({len(others)})", Reading(OTHERS, seconds, read, written, l2))
+
+
+# -- the call that is looked at ------------------------------------------------------------------------------------
+
+
+def main(job: Path) -> None:
+    """Makes the call that a file tells of, the third time with the profiler on."""
+    import torch
+
+    asked = json.loads(job.read_text())
+    path = Path(asked["spec"])
+    planned = plan.build(spec.load(path, terms=resources.terms_for(path)))
+    call = calls.make(planned, Sizes(**asked["sizes"]), "cuda")
+    attention, launch = package(Path(asked["package"]))
+    once = passes(attention, call, backward=asked["backward"])
+    once()  # compiles
+    Path(asked["least"]).write_text(json.dumps([dataclasses.asdict(one) for one in least(planned, launch, once)]))
+    torch.cuda.synchronize()
+    with torch.cuda.profiler.profile():
+        once()
+        torch.cuda.synchronize()
+
+
+def package(folder: Path) -> tuple[Any, Any]:
+    """A written package's function, and the module that launches its kernels."""
+    name = f"profiled_{folder.name}"
+    return module(name, folder / "__init__.py").attention, importlib.import_module(f"{name}.launch")
+
+
+def passes(attention: Any, call: Call, *, backward: bool) -> Callable[[], None]:
+    """The passes of a call, to be made again and again."""
+    import torch
+
+    upstream = torch.randn_like(attention(*call.operands, **call.keywords))
+
+    def once() -> None:
+        out = attention(*call.operands, **call.keywords)
+        if backward and out.requires_grad:
+            torch.autograd.grad(out, call.wanted, upstream, allow_unused=True)
+
+    return once
+
+
+def least(planned: Plan, launch: Any, once: Callable[[], None]) -> list[Least]:
+    """What the launches of a call have to move, in their order."""
+    made = {kernel.name: kernel.written for kernel in planned.faces.kernels}
+    found: list[Least] = []
+    start = launch._launch
+
+    def noted(shapes: Any, kernel: Any, blocks: Any, given: Sequence[Any], **more: Any) -> None:
+        start(shapes, kernel, blocks, given, **more)
+        # after it: tiles that a GPU has no room for are no launch
+        name, tensors = kernel.__name__, dict(zip(kernel.arg_names, given, strict=False))
+        written = {key: x for key, x in tensors.items() if key in made[name]}
+        read = {key: x for key, x in tensors.items() if key not in written}
+        found.append(Least(name, _bytes(read), _bytes(written)))
+
+    launch._launch = noted
+    try:
+        once()
+    finally:
+        launch._launch = start
+    return found
+
+
+def _bytes(tensors: Mapping[str, Any]) -> int:
+    """The bytes of tensors, each place once: a tensor may be given twice, or repeat itself along an axis."""
+    import torch
+
+    places: dict[int, int] = {}
+    for x in tensors.values():
+        if isinstance(x, torch.Tensor):
+            size = x.element_size()
+            for n, stride in zip(x.shape, x.stride(), strict=True):
+                size *= n if stride else min(n, 1)
+            places[x.data_ptr()] = max(places.get(x.data_ptr(), 0), size)
+    return sum(places.values())
+
+
+# -- what is told ------------------------------------------------------------------------------------------------
+
+COLUMNS = {
+    "kernel": "its name, with a number from its second launch on",
+    "ms": "duration",
+    "MiB in": "read from device memory",
+    "least in": "what its tensors hold, each counted once",
+    "MiB out": "written to device memory",
+    "least out": "what the tensors that it makes hold",
+    "x": "bytes moved by the least",
+    "L2 MiB": "bytes that passed through the L2 cache",
+    "warps %": "warps at work, of those that multiprocessors have room for: the achieved occupancy",
+    "matrix %": "cycles in which the pipe of matrix products (tensor cores) was busy, of those in which there was work",
+    "banks %": "passes over shared memory that bank conflicts cost, of all",
+    "regs": "registers of a thread",
+    "top stall": "what a warp waits for most, and the share of its time",
+}
+
+
+def table(profile: Profile) -> Any:
+    """The launches of one call; `x` are bytes moved by the least."""
+    from rich.table import Table
+
+    made = Table(title=f"{profile.variant}: {profile.sizes.told}")
+    for column in COLUMNS:
+        made.add_column(column, justify="left" if column in ("kernel", "top stall") else "right", no_wrap=True)
+    for one in profile.launches:
+        made.add_row(*cells(one))
+    return made
+
+
+def cells(one: Launch) -> list[str]:
+    """A launch's figures, by the columns."""
+    r, least = one.reading, one.least
+    mib = (r.read, least.read if least else None, r.written, least.written if least else None)
+    share = None if r.conflicts is None or not r.wavefronts else 100 * r.conflicts / r.wavefronts
+    return [
+        one.name,
+        cell(None if r.seconds is None else 1e3 * r.seconds, ".3f"),
+        *(cell(None if x is None else x / 2**20, ".1f") for x in mib),
+        cell(one.ratio, ".2f"),
+        cell(None if r.l2 is None else r.l2 / 2**20, ".0f"),
+        *(cell(x, ".0f") for x in (r.occupancy, r.matrix, share, r.registers)),
+        f"{counters.words(r.stall)} {100 * r.stalls[r.stall]:.0f} %" if r.stall else "",
+    ]
+
+
+def meanings(profile: Profile) -> list[str]:
+    """What the reasons in a table's last column say."""
+    reasons = dict.fromkeys(one.reading.stall for one in profile.launches if one.reading.stall)
+    return [f"{counters.words(reason)}: {counters.STALLS[reason]}" for reason in reasons if reason]
+
+
+def document(machine: Machine, profiles: Sequence[Profile]) -> str:
+    """The profiles as JSON."""
+    found = {"machine": dataclasses.asdict(machine), "profiles": [dataclasses.asdict(one) for one in profiles]}
+    return json.dumps(found, indent=1) + "\n"
+
+
+def read(text: str) -> tuple[Machine, list[Profile]]:
+    """The profiles that a document holds."""
+    found = json.loads(text)
+
+    def launch(one: dict[str, Any]) -> Launch:
+        return Launch(one["name"], Reading(**one["reading"]), Least(**one["least"]) if one["least"] else None)
+
+    profiles = [
+        Profile(one["variant"], Sizes(**one["sizes"]), tuple(map(launch, one["launches"]))) for one in found["profiles"]
+    ]
+    return Machine(**found["machine"]), profiles
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

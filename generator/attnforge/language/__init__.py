@@ -1,0 +1,1 @@
+"""The language of the specs: variants, terms and declarations, from YAML to typed objects."""

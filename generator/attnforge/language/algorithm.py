@@ -1,0 +1,49 @@
+"""The orders in which kernels go through queries and keys: what the tool renders, and steps on the way to it."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Literal
+
+from ..expressions.inputs import Input
+from ..source.errors import Problems
+from ..source.fields import Fields
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """What tells the kernels of one from those of the others."""
+
+    name: str
+    walks: tuple[Literal["q", "k"], ...]  # the sides along which kernels walk
+    backward: bool = False  # whether there is a backward pass
+    whole_head: bool = False  # whether a program owns all keys of a head, not one tile of one side
+    strided_keys: bool = False  # whether key tiles are loaded as columns
+
+    def seen(self, given: Input) -> Input:
+        """An input as kernels see it: without a backward pass nothing gets a gradient."""
+        return given if self.backward else dataclasses.replace(given, grad=False)
+
+
+FLASH2 = Algorithm("flash2", ("k", "q"), backward=True)
+ALGORITHMS = {
+    one.name: one
+    for one in (
+        FLASH2,
+        Algorithm("flash1", ("q",), whole_head=True),
+        Algorithm("flash2_strided_k", ("k",), strided_keys=True),
+    )
+}
+
+
+def read(fields: Fields, problems: Problems) -> Algorithm:
+    """The algorithm of a spec; tells what asks for a gradient where there is no backward pass."""
+    found = ALGORITHMS[fields.choice("algorithm", ALGORITHMS, FLASH2.name)]
+    inputs = fields.get("inputs")
+    for given in inputs.entries() if inputs and not found.backward else ():
+        for key in given.value.entries():
+            if key.key == "grad" and key.value.data is True:
+                why = f"{given.key} gets no gradient: the algorithm {found.name} has no backward pass"
+                problems.add(key.value.at, f"{why}; leave grad out")
+    return found

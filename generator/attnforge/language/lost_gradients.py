@@ -1,0 +1,45 @@
+"""Gradients that a spec asks for and cannot get, because its scores are flat."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from ..expressions import calculus
+from ..expressions.tree import Node
+from ..source.errors import Problems
+from ..source.located_yaml import Value
+
+
+def check(scores: Sequence[tuple[Node, Value]], learned: Sequence[str], problems: Problems) -> None:
+    """Tells the scores that let no gradient through to q and k, and the learned inputs that none reaches."""
+    for node, text in scores:
+        if stop := _stop(node, _reads(node, "score")):
+            why = f"{_named(stop)} is flat: through this score no gradient reaches q and k"
+            mend = "write it with a smooth function such as tanh, or without score"
+            problems.add(text.place(stop.column), f"{why}; {mend}")
+    for name in learned:
+        stops = [(_stop(node, leaves), text) for node, text in scores if (leaves := _reads(node, name))]
+        if stops and all(stop for stop, _ in stops):
+            stop, text = stops[0]
+            assert stop is not None
+            why = f"{_named(stop)} is flat: {name} gets no gradient"
+            problems.add(text.place(stop.column), f"{why}; set grad: false, or read it where the score slopes")
+
+
+def _reads(node: Node, name: str) -> set[Node]:
+    return {n for n in node.walk() if n.op in ("var", "input") and n.value == name}
+
+
+def _stop(node: Node, leaves: Collection[Node]) -> Node | None:
+    """Where a score loses the slope of all these leaves: at its first flat part that reads one; None if it does not."""
+    if not leaves or any(calculus.simplify(calculus.derivative(node, leaf)).value != 0 for leaf in leaves):
+        return None
+    flat = (n for n in node.walk() if n.op in calculus.FLAT and any(x in leaves for a in n.args for x in a.walk()))
+    return next(flat, node)
+
+
+def _named(stop: Node) -> str:
+    """What a message calls a flat part."""
+    if stop.op in ("floor", "input"):
+        return "floor(...)" if stop.op == "floor" else "an index"
+    return f"`{stop.op}`" if stop.op in calculus.FLAT else "this expression"

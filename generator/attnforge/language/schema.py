@@ -1,0 +1,218 @@
+"""The language of specs as typed models, and the JSON Schema that editors read.
+
+The loader reports mistakes with their places, which no schema can; this one is for completion and hints while typing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, RootModel
+
+from ..expressions.parser import LARGEST_TABLE
+from ..source import resources
+from .spec import MOST_TERMS
+
+Axis = Literal["batch", "head", "kv_head", "query", "key", "token"]
+Blocks = Annotated[str, Field(pattern=r"^(query|key) *// *[1-9][0-9]*$")]
+Size = Annotated[int, Field(ge=1, le=LARGEST_TABLE)]
+Word = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=60)]
+Line = Annotated[str, Field(max_length=300)]
+
+
+@dataclass(frozen=True)
+class AxisMeaning:
+    """What stands along axes of an input, and how expressions read them."""
+
+    axes: tuple[str, ...]
+    holds: str
+    read: str
+
+
+AXES = (
+    AxisMeaning(("batch", "head", "kv_head"), "one entry for each", "by itself"),
+    AxisMeaning(
+        ("query", "key"), "one entry for each row of that side", "by itself; standing twice, by hand: `tree_mask[q, k]`"
+    ),
+    AxisMeaning(("query // 64", "key // 64"), "one entry for 64 positions of that side", "by itself"),
+    AxisMeaning(
+        ("token",),
+        "one entry for each key; no more queries than keys",
+        "by hand, at any whole number inside: `x[q]`, `x[max(k - 1, 0)]`",
+    ),
+    AxisMeaning(
+        ("32",),
+        "a table of 32 entries",
+        "by hand: `table[min(abs(q - k), 31)]`; an index outside is moved to the nearest entry",
+    ),
+)
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class InputModel(_Model):
+    """A tensor (or, without axes, a number) that expressions read and `attention` takes as a keyword."""
+
+    axes: list[Axis | Size | Blocks] = Field(
+        max_length=6,
+        description="What the tensor is indexed by, in any order; `[]`: a number of the call.",
+    )
+    dtype: Literal["float", "int", "bool"] = Field("float", description="Its values; `bool`: truth values.")
+    grad: bool = Field(False, description="Whether it gets a gradient: float inputs of score terms only.")
+    scan: Literal["cumsum"] | None = Field(
+        None,
+        description="Expressions see the cumulative sum over tokens, summed in float64 and restarted at each sequence. "
+        "A value of -inf begins a new document: it adds nothing, and neither side of it is visible from the other.",
+    )
+    default: str | float | None = Field(
+        None,
+        description="Its value where none is given: a number or an expression of `h` and `heads`, "
+        "for inputs with no axis but `head`.",
+    )
+    min: float | None = Field(
+        None,
+        description="The least value, of a number of the call checked, of a tensor promised by the caller; samples and "
+        "tests keep to it.",
+    )
+    max: float | None = Field(None, description="The largest value, likewise.")
+    description: Line = Field("", description="What it is; goes into the docstring of `attention`.")
+
+
+class RopeModel(_Model):
+    """Rotary embedding of q and k by `cos` and `sin`."""
+
+    layout: Literal["half", "interleaved"] = Field(
+        description="`half`: component i turns with component i + dims / 2; `interleaved`: neighbours turn together."
+    )
+    dims: Literal["all"] | Annotated[int, Field(ge=2, le=256, multiple_of=2)] = Field(
+        "all", description="How many components turn, the first ones."
+    )
+
+
+class DomainModel(_Model):
+    """Which scores make sense; one limit at least."""
+
+    model_config = ConfigDict(json_schema_extra={"minProperties": 1})
+
+    min: float | None = Field(None, description="The least score.")
+    max: float | None = Field(None, description="The largest score.")
+
+
+class TermModel(RootModel[str | dict[str, Any]]):
+    """A term: its name, its name with options, `expr` with an expression, or `any`, `all` and `not` of masks."""
+
+
+class SpecModel(_Model):
+    """One attention variant."""
+
+    name: Word = Field(description="The file's name without `.yaml`; the name of the generated package.")
+    description: Line = Field("", description="Goes into the generated docstrings.")
+    citation: Line = Field("", description="The model or paper that it stems from; goes there too.")
+    group: Line = Field("", description="Under which `attnforge list` shows it.")
+    layout: Literal["dense", "packed"] = Field(
+        "dense",
+        description="`dense`: batches of equal lengths; "
+        "`packed`: sequences of any lengths in one tensor, cut by `cu_seqlens`.",
+    )
+    heads: Literal["grouped", "equal"] = Field(
+        "grouped",
+        description="`grouped`: the query heads are any multiple of the key heads (MHA, GQA, MQA); "
+        "`equal`: as many of both.",
+    )
+    rope: RopeModel | Literal[False] | None = Field(None, description="Rotary embedding of q and k.")
+    mask: list[TermModel] = Field(
+        [], max_length=MOST_TERMS, description="A key is visible when every term allows it; no list: every key."
+    )
+    score: list[TermModel] = Field(
+        [],
+        max_length=MOST_TERMS,
+        description="Applied in order to `score = scale * (q . k)`, in natural-log units.",
+    )
+    domain: DomainModel | None = Field(
+        None,
+        description="The scores, `scale * (q . k)`, that the first term makes sense of: a promise of the caller, which "
+        "tests and samples keep.",
+    )
+    sink: bool = Field(
+        False,
+        description="`sinks` (Hq,), a learned logit of each query head, joins the denominator and carries no value.",
+    )
+    dropout: bool = Field(
+        False, description="Drops a share `dropout_p` of the weights, after the softmax, as `seed` says."
+    )
+    algorithm: Literal["flash2", "flash1", "flash2_strided_k"] = Field(
+        "flash2",
+        description="In which order kernels work, for those who measure what each step brought. "
+        "`flash2`: a program owns a tile of queries and walks over keys; `flash1`: one owns a head and takes each tile "
+        "of keys past all queries, whose sums stand in memory; `flash2_strided_k`: as `flash2`, keys are loaded as "
+        "columns. The last two have the forward pass only, so that no input has `grad`.",
+    )
+    inputs: dict[Word, InputModel] = Field(
+        {}, description="Extra tensors and numbers that the inline expressions of this file read."
+    )
+    targets: list[Literal["portable"]] = Field(
+        ["portable"], min_length=1, description="Which kernels to render; only the portable ones are there so far."
+    )
+
+
+class OptionModel(_Model):
+    """A number or truth value that specs give to a term."""
+
+    type: Literal["int", "float", "bool"] = Field(description="What it is.")
+    min: float | str | None = Field(
+        None, description="The least value: a number, or an expression over options that a spec fixes."
+    )
+    max: float | None = Field(None, description="The largest value.")
+    default: float | bool | None = Field(None, description="Its value where a spec gives none; no default: needed.")
+    runtime: Word | None = Field(
+        None, description="The keyword of `attention` that it becomes where a spec leaves it to the call."
+    )
+
+
+class TermInputModel(InputModel):
+    """An input of a term, whose sizes may be given by options."""
+
+    axes: list[Axis | Size | Annotated[str, Field(pattern=r"^((query|key) *// *)?\w+$")]] = Field(
+        max_length=6,
+        description="As in a spec; an option of whole numbers may give the size of a table or of blocks.",
+    )
+
+
+class TermFileModel(_Model):
+    """A term, in a file of its own."""
+
+    name: Word = Field(description="The file's name without `.yaml`; what specs call it.")
+    kind: Literal["mask", "score"] = Field(description="What it is part of.")
+    description: Line = Field(description="What it does.")
+    options: dict[Word, OptionModel] = Field({}, description="What specs give to it.")
+    inputs: dict[Word, TermInputModel] = Field({}, description="Keywords of `attention` that it reads.")
+    keep: str | None = Field(None, description="Of a mask: the condition under which a key is visible.")
+    score: str | None = Field(None, description="Of a score term: what becomes of the score.")
+
+
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def term_schema() -> dict[str, Any]:
+    """The JSON Schema of a term's file."""
+    made = TermFileModel.model_json_schema()
+    made |= {"$schema": _DIALECT, "title": "A term of attnforge"}
+    made["oneOf"] = [
+        {"properties": {"kind": {"const": kind}}, "required": [wanted], "not": {"required": [other]}}
+        for kind, wanted, other in (("mask", "keep", "score"), ("score", "score", "keep"))
+    ]
+    return made
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of a spec, with the names of the shipped terms as suggestions."""
+    made = SpecModel.model_json_schema()
+    made |= {"$schema": _DIALECT, "title": "An attnforge spec"}
+    along = (f"{', '.join(f'`{axis}`' for axis in a.axes)}: {a.holds}; read {a.read}." for a in AXES)
+    made["$defs"]["InputModel"]["properties"]["axes"]["items"]["description"] = "\n".join(along)
+    words = sorted(path.stem for path in (resources.specs() / "terms").glob("*.yaml"))
+    made["$defs"]["TermModel"]["anyOf"][0]["examples"] = words
+    return made

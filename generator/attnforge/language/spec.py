@@ -1,0 +1,365 @@
+"""YAML text -> frozen, typed objects."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from ..expressions.inputs import Input, RuntimeOption
+from ..expressions.parser import TALLEST, Runtime, Scope, parse, taller
+from ..expressions.tree import Node
+from ..source import suggestions
+from ..source.errors import Location, Problems, near
+from ..source.fields import Fields, number
+from ..source.located_yaml import Value, read
+from . import algorithm, domain, lost_gradients, names, rope
+from .algorithm import FLASH2, Algorithm
+from .declarations import read_inputs
+from .domain import Domain
+from .rope import Rope
+from .terms import Library, Term
+
+__all__ = ["MaskTerm", "Rope", "ScoreTerm", "Spec", "load"]
+
+MOST_TERMS = 50
+KEYS = tuple(
+    "name group description citation layout heads rope mask score domain sink dropout algorithm inputs targets".split()  # noqa: SIM905
+)
+
+
+@dataclass(frozen=True)
+class MaskTerm:
+    """A mask and its label: as the user would name it, "causal" or the text of an inline expression."""
+
+    label: str
+    keep: Node
+
+
+@dataclass(frozen=True)
+class ScoreTerm:
+    """A score term and its label."""
+
+    label: str
+    score: Node
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One attention variant. Names of options and inputs are final: unique, and free of the kernels' own names."""
+
+    name: str
+    description: str
+    citation: str  # the paper or model that it stems from
+    path: Path  # the file that it was read from
+    source: str  # the file's name as the generated code mentions it, e.g. "specs/causal.yaml"
+    packed: bool = False
+    grouped: bool = True
+    rope: Rope | None = None
+    masks: tuple[MaskTerm, ...] = ()
+    scores: tuple[ScoreTerm, ...] = ()
+    domain: Domain | None = None
+    sink: bool = False  # a learned logit of each head joins the denominator
+    dropout: bool = False
+    algorithm: Algorithm = FLASH2
+    inputs: tuple[Input, ...] = ()  # in the order of the keywords
+    options: tuple[RuntimeOption, ...] = ()
+    text: str = ""  # the canonical text of the spec and its terms, for the content hash
+
+
+def load(path: Path, *, terms: Sequence[Path]) -> Spec:
+    """The spec of a file; `terms` are the folders of terms, searched in order. Raises SpecError with all mistakes."""
+    problems = Problems()
+    spec = _Loader(path, terms, problems).spec()
+    problems.raise_if_any()
+    assert spec is not None
+    return spec
+
+
+def _source(path: Path) -> str:
+    """How generated files name a spec, whatever the working folder is."""
+    return f"specs/{path.name}" if path.resolve().parent.name == "specs" else path.name
+
+
+@dataclass(frozen=True)
+class _Keyword:
+    """Who gave a keyword its meaning."""
+
+    meaning: Input | RuntimeOption
+    term: str
+
+
+class _Loader:
+    def __init__(self, path: Path, folders: Sequence[Path], problems: Problems) -> None:
+        self.path, self.problems = path, problems
+        self.library = Library(folders, problems)
+        self.used: dict[str, Term] = {}
+        self.keywords: dict[str, _Keyword] = {}
+        self.own: dict[str, Input] = {}
+        self.wrong: set[str] = set()
+        self.read: set[str] = set()
+        self.scored: list[tuple[Node, Value]] = []  # score terms and where they are written
+
+    def spec(self) -> Spec | None:
+        """The spec; None if the file cannot be read at all."""
+        document = read(self.path, self.path.as_posix(), self.problems)
+        if document is None:
+            return None
+        fields = Fields(document, KEYS, self.problems, meant=lambda word: suggestions.key(word, self.library.names()))
+        if not document.mapping:
+            return None
+        name = self._name(fields, document)
+        inputs = fields.get("inputs")
+        self.own = read_inputs(inputs, "spec", self.problems)
+        self.wrong = {entry.key for entry in inputs.entries()} - set(self.own) if inputs else set()
+        packed = fields.choice("layout", ("dense", "packed"), "dense") == "packed"
+        grouped = fields.choice("heads", ("grouped", "equal"), "grouped") == "grouped"
+        turned = rope.read(fields.get("rope"), self.problems)
+        masks = [m for item in self._list(fields, "mask") if (m := self._mask(item)) and self._low(m.keep, item)]
+        scores = [term for item in self._list(fields, "score") if (term := self._score(item))]
+        order = algorithm.read(fields, self.problems)
+        if order.backward:
+            learned = [n for n, k in self.keywords.items() if isinstance(k.meaning, Input) and k.meaning.grad]
+            lost_gradients.check(self.scored, learned, self.problems)
+        fields.text("group")
+        self._targets(fields.get("targets"))
+        if packed:
+            self._cut(fields.found["layout"].at)
+        self._unread(fields)
+        plain = {"spec": document.plain(), "terms": {n: t.plain for n, t in sorted(self.used.items())}}
+        meanings = [found.meaning for found in self.keywords.values()]
+        return Spec(
+            name,
+            fields.text("description") or f"The attention variant {name}.",
+            fields.text("citation") or "",
+            self.path,
+            _source(self.path),
+            packed,
+            grouped,
+            turned,
+            tuple(masks),
+            tuple(scores),
+            domain.read(fields.get("domain"), "score" in fields, self.problems),
+            fields.truth("sink"),
+            fields.truth("dropout"),
+            order,
+            tuple(order.seen(m) for m in meanings if isinstance(m, Input)),
+            tuple(m for m in meanings if isinstance(m, RuntimeOption)),
+            json.dumps(plain, sort_keys=True, ensure_ascii=False),
+        )
+
+    def _name(self, fields: Fields, document: Value) -> str:
+        name = fields.text("name")
+        if name is None:
+            if "name" not in fields:
+                self.problems.add(document.at, f"name is missing: name: {self.path.stem}")
+            return self.path.stem
+        at = fields.found["name"].value.at
+        if why := names.wrong_package(name):
+            self.problems.add(at, f"name: {why}")
+        elif name != self.path.stem:
+            self.problems.add(at, f"name: expected the file's name, {self.path.stem}, got {name}")
+        return name
+
+    def _list(self, fields: Fields, key: str) -> list[Value]:
+        value = fields.get(key)
+        if value is None:
+            return []
+        if value.mapping or not isinstance(value.data, list):
+            term = value.raw if value.raw.isidentifier() else f"{{expr: {json.dumps(value.raw)}}}"
+            hint = f": write [{term}]" if value.raw else ""
+            self.problems.add(value.at, f"{key}: expected a list of terms, got {value.kind}{hint}")
+            return []
+        return self._few(value, key)
+
+    def _low(self, keep: Node, value: Value) -> bool:
+        """Whether joined masks are no taller than an expression may be."""
+        if taller(keep, TALLEST):
+            self.problems.add(value.at, f"this term joins more than {TALLEST} parts")
+            return False
+        return True
+
+    def _few(self, value: Value, key: str) -> list[Value]:
+        items = list(value.items())
+        if len(items) <= MOST_TERMS:
+            return items
+        self.problems.add(value.at, f"{key}: a list may have {MOST_TERMS} terms, this one has {len(items)}")
+        return []
+
+    def _cut(self, at: Location) -> None:
+        """Tells the inputs that packed sequences cannot cut."""
+        for given in (found.meaning for found in self.keywords.values()):
+            if isinstance(given, Input) and (len(given.rows) > 1 or any(axis.per != 1 for axis in given.axes)):
+                what = "with one entry for several positions" if len(given.rows) == 1 else "for pairs of positions"
+                self.problems.add(at, f"{given.name} is an input {what}: it needs the dense layout")
+
+    def _targets(self, value: Value | None) -> None:
+        if value is None:
+            return
+        if value.mapping or not isinstance(value.data, list) or not value.data:
+            self.problems.add(value.at, f"targets: expected a list such as [portable], got {value.raw or value.kind}")
+            return
+        for item in value.items():
+            if item.data == "hopper":
+                self.problems.add(item.at, "the target hopper is not supported yet")
+            elif item.data != "portable":
+                word = item.raw or item.kind
+                self.problems.add(item.at, f"unknown target {word!r}{near(word, ('portable', 'hopper'))}")
+
+    # -- terms ---------------------------------------------------------------------------------------------------
+
+    def _mask(self, value: Value) -> MaskTerm | None:
+        word, inner = self._word(value)
+        if word in ("any", "all"):
+            return self._joined(value, word, inner)
+        if word == "not":
+            found = self._mask(inner) if inner is not None else None
+            if inner is None:
+                self.problems.add(value.at, "not: expected a term, as in `not: causal`")
+            return found and MaskTerm(f"not {found.label}", Node("not", (found.keep,), None, "bool"))
+        term = self._term(value, word, inner, "mask")
+        return term and MaskTerm(*term)
+
+    def _joined(self, value: Value, word: str, inner: Value | None) -> MaskTerm | None:
+        if inner is None or not list(inner.items()):
+            self.problems.add(value.at, f"{word}: expected a list of terms, as in `{word}: [causal, prefix_lm]`")
+            return None
+        parts = [self._mask(item) for item in self._few(inner, word)]
+        keep = None
+        for part in parts:
+            if part is None:
+                return None
+            op = "or" if word == "any" else "and"
+            keep = part.keep if keep is None else Node(op, (keep, part.keep), None, "bool")
+        if keep is None:
+            return None
+        return MaskTerm(f"{word}({', '.join(part.label for part in parts if part)})", keep)
+
+    def _score(self, value: Value) -> ScoreTerm | None:
+        word, inner = self._word(value)
+        if word in ("any", "all", "not"):
+            self.problems.add(value.at, f"{word} joins masks, not scores")
+            return None
+        found = self._term(value, word, inner, "score")
+        return found and ScoreTerm(*found)
+
+    def _word(self, value: Value) -> tuple[str | None, Value | None]:
+        """The word that a term begins with, and what follows it."""
+        if isinstance(value.data, str):
+            return value.data, None
+        entries = list(value.entries())
+        if len(entries) == 1:
+            return entries[0].key, entries[0].value
+        if value.mapping:
+            self.problems.add(
+                value.at, f"expected a term with one name, got {len(entries)} keys: options go one level deeper"
+            )
+        else:
+            self.problems.add(value.at, f"expected a term, got {value.raw or value.kind}")
+        return None, None
+
+    def _term(
+        self, value: Value, word: str | None, inner: Value | None, kind: Literal["mask", "score"]
+    ) -> tuple[str, Node] | None:
+        if word is None:
+            return None
+        if word == "expr":
+            return self._inline(value, inner, kind)
+        term = self.library.find(word, value.at, kind)
+        if term is None:
+            return None
+        options = self._options(term, value.at, inner)
+        if options is None:
+            return None
+        node = term.parse(options, self.problems)
+        if node is None:
+            return None
+        self.used[word] = term
+        for given in term.filled(options).values():
+            self._take(given.name, given, term.name, value.at)
+        if kind == "score":
+            self.scored.append((node, term.expression))
+        return word, node
+
+    def _inline(self, value: Value, inner: Value | None, kind: Literal["mask", "score"]) -> tuple[str, Node] | None:
+        if inner is None or not isinstance(inner.data, str):
+            example = "k <= q" if kind == "mask" else "score + bias[k]"
+            got = "nothing" if inner is None else inner.raw or inner.kind
+            self.problems.add(value.at, f'expr: expected an expression such as expr: "{example}", got {got}')
+            return None
+        node = parse(
+            inner.data, Scope(kind, {}, self.own, self.wrong, self.library.names()), inner.place, self.problems
+        )
+        if node is None:
+            return None
+        for found in node.walk():
+            if found.op == "input":
+                given = self.own[str(found.value)]
+                self.read.add(given.name)
+                if kind == "mask" and given.grad:
+                    self.problems.add(
+                        inner.place(found.column),
+                        f"{given.name} has a gradient, but a mask has no slope: set grad: false",
+                    )
+                self._take(given.name, given, "", value.at)
+        if kind == "score":
+            self.scored.append((node, inner))
+        return " ".join(inner.data.split()), node
+
+    def _take(self, keyword: str, meaning: Input | RuntimeOption, term: str, at: Location) -> None:
+        """Notes a keyword of `attention`, if it means nothing else yet."""
+        known = self.keywords.setdefault(keyword, _Keyword(meaning, term))
+        if (known.meaning, known.term) != (meaning, term):
+            whose = f"the term {known.term}" if known.term else "an input of this file"
+            self.problems.add(at, f"the keyword {keyword!r} is taken already, by {whose}")
+
+    def _options(
+        self, term: Term, at: Location, given: Value | None
+    ) -> Mapping[str, int | float | bool | Runtime] | None:
+        before = len(list(self.problems))
+        if given is not None and not term.options:
+            self.problems.add(given.at, f"{term.name} has no options")
+            return None
+        fields = Fields(given, term.options, self.problems, f"option of {term.name}:")
+        found: dict[str, int | float | bool | Runtime] = {}
+        for option in term.options.values():
+            value = fields.get(option.name)
+            if value is None:
+                if option.default is None:
+                    if given is None or given.mapping:
+                        self.problems.add(
+                            at, f"{term.name}: {option.name} is missing, as in {term.name}: {{{option.name}: ...}}"
+                        )
+                else:
+                    found[option.name] = option.default
+                continue
+            if value.data == "runtime":
+                if option.runtime is None or option.type == "bool":
+                    self.problems.add(value.at, f"{option.name}: this option cannot be left to the call")
+                    continue
+                keyword = RuntimeOption(option.runtime, option.type, option.minimum, option.maximum)
+                self._take(option.runtime, keyword, term.name, at)
+                found[option.name] = Runtime(option.runtime, option.type)
+                continue
+            plain = number(value, option.type, self.problems, option.name)
+            if plain is None:
+                continue
+            if option.minimum is not None and plain < option.minimum:
+                self.problems.add(value.at, f"{option.name}: expected at least {option.minimum}, got {plain}")
+            elif option.maximum is not None and plain > option.maximum:
+                self.problems.add(value.at, f"{option.name}: expected at most {option.maximum}, got {plain}")
+            found[option.name] = plain
+        for name, why in term.too_small(found) if len(list(self.problems)) == before else ():
+            self.problems.add(value.at if (value := fields.get(name)) else at, why)
+        return None if len(list(self.problems)) > before else found
+
+    def _unread(self, fields: Fields) -> None:
+        """Inputs that nothing reads; not told where an expression could not be understood."""
+        value = fields.get("inputs")
+        if value is None or self.problems:
+            return
+        for entry in value.entries():
+            if entry.key in self.own and entry.key not in self.read:
+                self.problems.add(entry.at, f"no expression reads the input {entry.key!r}")

@@ -1,0 +1,42 @@
+"""Which values and derivatives are certain to be finite, whatever finite q and k a call passes."""
+
+from __future__ import annotations
+
+from ..expressions.inputs import Input
+from ..expressions.tree import SCORE, Node
+from ..printing import printers
+
+
+def tame(node: Node, inputs: dict[str, Input]) -> bool:
+    """Whether no derivative of a term can be infinite or NaN, not even where a mask hides the score.
+
+    If one can, the reference masks what the term reads too, as 0 times such a derivative is NaN.
+    """
+    if not _learns(node, inputs):
+        return True
+    args = node.args
+    if node.op == "*":
+        others = zip(args, reversed(args), strict=True)
+        return all(tame(a, inputs) and (_is_finite(b) or not _learns(a, inputs)) for a, b in others)
+    if node.op == "/":
+        return tame(args[0], inputs) and args[1].op == "num" and args[1].value != 0
+    if node.op == "where":
+        return all(tame(a, inputs) for a in args[1:])
+    if node.op in ("tanh", "sigmoid", "softplus", "sin", "cos"):
+        return tame(args[0], inputs) and _is_finite(args[0])
+    safe = printers.LEAVES | {"num", "+", "-", "neg", "min", "max", "abs", "floor"}
+    return node.op in safe and all(tame(a, inputs) for a in args)
+
+
+def _learns(node: Node, inputs: dict[str, Input]) -> bool:
+    return any(n == SCORE or (n.op == "input" and inputs[str(n.value)].grad) for n in node.walk())
+
+
+def _is_finite(node: Node) -> bool:
+    """Whether a value is certain to be finite for finite q and k."""
+    if node.op in ("num", "var", "option"):
+        return True
+    if node.op == "/":
+        return _is_finite(node.args[0]) and node.args[1].op == "num" and node.args[1].value != 0
+    plain = {"+", "-", "*", "neg", "min", "max", "abs", "floor", "tanh", "sigmoid", "sin", "cos", "softplus"}
+    return node.op in plain and all(map(_is_finite, node.args))

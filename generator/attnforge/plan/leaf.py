@@ -1,0 +1,63 @@
+"""What a kernel reads of an input: a value, one for each row or key, one for each score, or entries of a table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ..expressions.inputs import HEAD_AXES, ROW_AXES, Axis, Input
+from ..expressions.tree import Node
+
+Side = Literal["q", "k"]
+SIDES: tuple[Side, Side] = ("q", "k")
+Site = Literal["program", "head", "tile", "step", "mask"]
+TYPES = {"float": "tl.float32", "int": "tl.int32", "bool": "tl.int1"}
+CASTS = {kind: f".to({name})" for kind, name in TYPES.items()}
+SIDE_OF: dict[str, Side] = {"query": "q", "key": "k"}
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """An input as an expression reads it: with the indices that stand there, if it has axes that need some."""
+
+    input: Input
+    index: tuple[Node, ...] = ()
+    number: int = 0  # among the ways to index this input
+
+    @property
+    def form(self) -> Literal["value", "row", "pair", "entry"]:
+        """What a tile reads of it: one value, one for each row or key, one for each score, or looked-up entries."""
+        kinds = [kind for kind in self.input.kinds if kind not in HEAD_AXES]
+        if not kinds:
+            return "value"
+        if sorted(kinds) == ["key", "query"]:
+            return "pair"
+        return "row" if len(kinds) == 1 and self.tie and self.row_axis.per == 1 else "entry"
+
+    @property
+    def tie(self) -> Side | None:
+        """The side whose position indexes its one axis of rows."""
+        if len(self.input.rows) != 1:
+            return None
+        if self.input.rows[0] != "token":
+            return SIDE_OF[self.input.rows[0]]
+        position = self.index[[self.input.kinds[i] for i in self.input.written].index("token")]
+        if position.op != "var":
+            return None
+        return "q" if position.value == "q" else "k" if position.value == "k" else None
+
+    @property
+    def side(self) -> Side | None:
+        """The side whose rows it has one value for each of."""
+        return self.tie if self.form == "row" else None
+
+    @property
+    def name(self) -> str:
+        """What kernels call its value."""
+        ending = {"value": "", "row": f"_{self.tie}", "pair": "_qk", "entry": f"_at{self.number or ''}"}
+        return self.input.name + ending[self.form]
+
+    @property
+    def row_axis(self) -> Axis:
+        """The axis of rows."""
+        return next(axis for axis in self.input.axes if axis.kind in ROW_AXES)

@@ -1,0 +1,394 @@
+"""Binds what a spec's terms read to what a kernel holds: which way it broadcasts, and where it is loaded.
+
+Terms know nothing of tiles. A kernel whose programs own query tiles steps over key tiles, or the other way round; a
+value is loaded once per program, once per query head or in each step, as early as its axes allow.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from ..expressions import whole_numbers
+from ..expressions.inputs import HEAD_AXES, ROW_AXES, Axis, Input
+from ..expressions.tree import Node
+from ..language.spec import Spec
+from ..printing import printers
+from .leaf import CASTS, SIDE_OF, TYPES, Leaf, Side, Site
+from .running_sums import REST
+
+
+@dataclass(frozen=True)
+class Reader:
+    """How one kernel reads the terms of a spec; `own` is the side whose tiles its programs own.
+
+    Programs that own a `whole_head` take the tiles of their side one after the other, and hold scores by query.
+    """
+
+    spec: Spec
+    own: Side
+    whole_head: bool = False
+
+    @property
+    def down(self) -> Side:
+        """The side whose rows run down a tile of scores."""
+        return "q" if self.whole_head else self.own
+
+    def text(self, node: Node) -> str:
+        """Triton text of an expression over tiles."""
+        return printers.triton(node, self.leaf_text, self.limits)
+
+    @cached_property
+    def limits(self) -> dict[str, whole_numbers.Range]:
+        """Between what the numbers that the call gives lie."""
+        return whole_numbers.limits(self.spec.inputs, self.spec.options)
+
+    def beside_tiles(self, node: Node) -> Node:
+        """The same, with comparisons of single floats made int1 where they meet tiles of conditions.
+
+        The interpreter would spread their result over a tile of floats, which joins no condition.
+        """
+        if not self.reach(node) or not node.args or node.op == "input":
+            return node
+        args = tuple(self.beside_tiles(arg) for arg in node.args)
+        if node.type == "bool":
+            chosen = args[:1] if node.op == "where" else ()
+            args = (*chosen, *(arg if self.reach(arg) else as_bool(arg) for arg in args[len(chosen) :]))
+        return Node(node.op, args, node.value, node.type, node.column)
+
+    def leaf_text(self, node: Node) -> str:
+        """What stands for a leaf of an expression."""
+        name = str(node.value)
+        if node.op == "var":
+            if name in ("q", "k"):
+                return f"{name}_pos{self.way(name)}"
+            if name == "heads":
+                return "Hq"
+            return "h" if name == "kv_h" and not self.spec.grouped else name
+        if node.op != "input":
+            return name
+        leaf = self.leaf(node)
+        return leaf.name + (self.way(leaf.side) if leaf.side else "")
+
+    def way(self, side: str) -> str:
+        """How a vector over one side's rows broadcasts over a tile."""
+        return "[:, None]" if side == self.down else "[None, :]"
+
+    def leaf(self, node: Node) -> Leaf:
+        """The leaf that an input node reads."""
+        return self._known[node.value, node.args]
+
+    @cached_property
+    def _known(self) -> dict[tuple[object, tuple[Node, ...]], Leaf]:
+        given = {i.name: i for i in self.spec.inputs}
+        found: dict[tuple[object, tuple[Node, ...]], Leaf] = {}
+        for node in (n for root in self.nodes for n in root.inside_out() if n.op == "input"):
+            number = sum(name == node.value for name, _ in found)
+            found.setdefault((node.value, node.args), Leaf(given[str(node.value)], node.args, number))
+        return found
+
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        """All expressions of the spec's terms."""
+        return (*(m.keep for m in self.spec.masks), *(s.score for s in self.spec.scores))
+
+    @cached_property
+    def leaves(self) -> tuple[Leaf, ...]:
+        """All leaves with axes in the order in which terms read them, those in an index before what it indexes."""
+        return tuple(leaf for leaf in self._known.values() if leaf.input.axes)
+
+    @cached_property
+    def _scored(self) -> frozenset[Leaf]:
+        """The leaves that scores read."""
+        nodes = (n for term in self.spec.scores for n in term.score.walk())
+        return frozenset(self.leaf(n) for n in nodes if n.op == "input")
+
+    def extent(self, leaf: Leaf) -> frozenset[str]:
+        """The sides along which a leaf differs inside a tile."""
+        found = {
+            SIDE_OF[kind] for i, kind in enumerate(leaf.input.kinds) if i not in leaf.input.written and kind in SIDE_OF
+        }
+        return frozenset(found).union(*map(self.reach, leaf.index))
+
+    def reach(self, node: Node) -> frozenset[str]:
+        """The sides along which an expression differs inside a tile."""
+        if node.op == "var":
+            return frozenset({str(node.value)} & {"q", "k"} if node.value != "score" else {"q", "k"})
+        own = self.extent(self.leaf(node)) if node.op == "input" else frozenset[str]()
+        return own.union(*map(self.reach, node.args))
+
+    def per_head(self, leaf: Leaf) -> bool:
+        """Whether query heads differ in a leaf."""
+        nodes = [n for index in leaf.index for n in index.walk()]
+        inner = any(self.per_head(self.leaf(n)) for n in nodes if n.op == "input")
+        return inner or "head" in leaf.input.kinds or any(n.op == "var" and n.value == "h" for n in nodes)
+
+    # -- loads ---------------------------------------------------------------------------------------------------
+
+    def loads(self, site: Site) -> tuple[str, ...]:
+        """The statements that make leaves available, by where they run; those of "mask" in steps that apply one."""
+        lines = dict.fromkeys(self._numbers() if site == "program" else ())
+        for leaf in self.leaves:
+            outer = "head" if self._heads and self.per_head(leaf) else "program"
+            if leaf.form == "value":
+                if site == outer:
+                    lines[f"{leaf.name} = {self._value_of(leaf.input)}"] = None
+                continue
+            base = "head" if self._heads and "head" in leaf.input.kinds else "program"
+            whole = self.whole(leaf.input)
+            if site == base and self._steps(whole):
+                lines[f"{whole.name}_base = {(self._steps if self.streams(whole) else self._place)(whole)}"] = None
+            extent, inner = self.extent(leaf), "step" if leaf in self._scored else "mask"
+            owned = "tile" if self.whole_head and extent else outer
+            if leaf.input.scan and site == owned:
+                place = f"tl.maximum({self.own}_first, 0).to(tl.int64) * {whole.name}_stride_token"
+                lines[f"{whole.name}_anchor = tl.load({self.base(whole)} + {place})"] = None
+            if site == (owned if extent <= {self.own} else inner):
+                texts = {"row": self._row, "pair": self._pair, "entry": self._entry}[leaf.form](leaf)
+                lines |= dict.fromkeys(texts)
+        return tuple(lines)
+
+    @property
+    def _heads(self) -> bool:
+        """Whether a program goes through several query heads."""
+        return self.own == "k" and not self.whole_head
+
+    def _numbers(self) -> Iterator[str]:
+        """Makes the call's numbers values of the kernel language: the interpreter hands on Python's own floats."""
+        kinds = {o.keyword: o.type for o in self.spec.options} | {
+            i.name: i.dtype for i in self.spec.inputs if not i.axes
+        }
+        yield from (f"{name} = tl.cast({name}, {TYPES[kind]})" for name, kind in kinds.items() if kind != "int")
+
+    def streams(self, given: Input) -> Side | None:
+        """The side along which steps read an input's values of rows by a descriptor, if any does."""
+        given = self.whole(given)
+        if self.whole_head or given.dtype == "bool" or not self.reachable(given):
+            return None
+        leaves = (leaf for leaf in self._scored if leaf.input == given and leaf.side not in (None, self.own))
+        side = next((leaf.side for leaf in leaves), None)
+        return side if side and seen_axes(given, self.spec)[-1].kind in ROW_AXES else None
+
+    def reachable(self, given: Input) -> bool:
+        """Whether descriptors can read rows: a packed sequence begins anywhere, but in vectors of the package's own."""
+        return self.whole(given).scan is not None or not self.spec.packed
+
+    def whole(self, given: Input) -> Input:
+        """The input that the kernel takes for one that may be a part of it."""
+        return next(i for i in self.spec.inputs if i.name == given.source) if given.source else given
+
+    def points(self, given: Input) -> bool:
+        """Whether the kernel reads an input, or lets the terms' other kernels read it, through a pointer."""
+        return any(self.whole(leaf.input) == given and not self._streamed(leaf) for leaf in self.leaves)
+
+    def _streamed(self, leaf: Leaf) -> bool:
+        return leaf in self._scored and leaf.side is not None and leaf.side == self.streams(leaf.input)
+
+    def base(self, given: Input) -> str:
+        """What points to an input's values for this batch entry and head."""
+        whole = self.whole(given)
+        ptr = f"{whole.name}_ptr" if self.streams(whole) or not self._steps(whole) else f"{whole.name}_base"
+        return " + ".join([ptr, *self._ahead(given)])
+
+    def _ahead(self, given: Input) -> list[str]:
+        """What leads from a tensor's first value to an input's first one for this batch entry and head, if anything."""
+        whole = self.whole(given)
+        base = [f"{whole.name}_base"] if self.streams(whole) and self._steps(whole) else []
+        times = f"{given.part} * " if given.part > 1 else ""
+        return base + ([f"{times}{whole.name}_stride_part"] if given.part else [])
+
+    def _place(self, given: Input) -> str:
+        """Where an input's values for this batch entry and head begin."""
+        steps = self._steps(given)
+        return f"{given.name}_ptr + {steps}" if steps else f"{given.name}_ptr"
+
+    def _steps(self, given: Input) -> str:
+        """How far from an input's first value those for this batch entry and head begin; "" for no way at all."""
+        index = {"batch": "b", "head": "h", "kv_head": "kv_h" if self.spec.grouped else "h"}
+        texts = []
+        for name, axis in self.strides(given).items():
+            if axis.kind in index:
+                texts.append(f"tl.cast({index[axis.kind]}, tl.int64) * {name}")
+        if given.rows and self.spec.packed:
+            side = "q" if given.rows[0] == "query" else "k"
+            first = f"{side}_aligned" if given.scan else f"{side}_offset"
+            texts.append(f"{first}.to(tl.int64) * {given.name}_stride_{given.rows[0]}")
+        return " + ".join(texts)
+
+    def _value_of(self, given: Input) -> str:
+        """An input's one value for this batch entry and head, worked out where the call leaves it out."""
+        load = f"tl.load({self._place(given)}){CASTS[given.dtype]}"
+        if given.default is None:
+            return load
+        return f"default_{given.name}(h, Hq) if {given.name}_ptr is None else {load}"
+
+    def _row(self, leaf: Leaf) -> list[str]:
+        given, kind = leaf.input, leaf.row_axis.kind
+        first = "k_start" if leaf.side == "k" else "q_start" if kind == "query" else "q_first"
+        count, block = "q_len" if kind == "query" else "k_len", "BLOCK_M" if leaf.side == "q" else "BLOCK_N"
+        whole = self.whole(given)
+        rest = f"{first}, {whole.name}_stride_{kind}, {count}, {block}"
+
+        def load(part: Input) -> str:
+            if self._streamed(leaf):
+                return f"load_rows({whole.name}_desc, {' + '.join(self._ahead(part)) or 0}, {rest})"
+            return f"load_vector({self.base(part)}, {rest}){self._seen_as(part)}"
+
+        if not given.scan:
+            return [f"{leaf.name} = {load(given)}"]
+        return [f"{leaf.name} = {load(given)} - {given.name}_anchor + {load(_rest(given))}"]
+
+    @staticmethod
+    def _seen_as(given: Input) -> str:
+        """What is done to an input's values of rows once they are loaded."""
+        if given.source and given.dtype == "int":
+            return ".to(tl.int32, bitcast=True)"  # it stands among floats
+        return CASTS["bool"] if given.dtype == "bool" else ""
+
+    def _pair(self, leaf: Leaf) -> list[str]:
+        given, sides = leaf.input, []
+        for kind, place in (("query", "row"), ("key", "k_pos")):
+            per = next(axis.per for axis in given.axes if axis.kind == kind)
+            count = "q_len" if kind == "query" else "k_len"
+            if per != 1:
+                place, count = f"{place} // {per}", f"tl.cdiv({count}, {per})"
+            sides.append(f"{place}, {given.name}_stride_{kind}, {count}")
+        down, across = sides if self.down == "q" else sides[::-1]
+        return [f"{leaf.name} = load_pairs({self.base(given)}, {down}, {across}){CASTS[given.dtype]}"]
+
+    def _entry(self, leaf: Leaf) -> list[str]:
+        given, lines = leaf.input, []
+        text = base = self.base(given)
+        strides = {axis_name: axis for axis_name, axis in self.strides(given).items() if axis.kind not in HEAD_AXES}
+        counts = []
+        for (stride, axis), index in zip(strides.items(), self._indices(leaf), strict=True):
+            count = str(axis.size) if axis.kind == "size" else "q_len" if axis.kind == "query" else "k_len"
+            counts += [count] if axis.kind != "size" else []
+            place = self.place_name(leaf, stride)
+            lines.append(f"{place} = within({index}, {count if axis.per == 1 else f'tl.cdiv({count}, {axis.per})'})")
+            text += f" + {place}.to(tl.int64) * {stride}"
+        # an empty sequence has no entry to move to
+        there = f", mask={counts[0]} > 0, other=0" if counts else ""
+        value = f"tl.load({text}{there}){self._seen_as(given) or CASTS[given.dtype]}"
+        if given.scan:
+            value += f" - {given.name}_anchor + tl.load({text.replace(base, self.base(_rest(given)), 1)}{there})"
+        return [*lines, f"{leaf.name} = {value}"]
+
+    def _indices(self, leaf: Leaf) -> Iterator[str]:
+        """The indices of an input's axes other than batch and heads, not yet clamped."""
+        written = list(leaf.index)
+        for i, axis in enumerate(leaf.input.axes):
+            if axis.kind in HEAD_AXES:
+                continue
+            if i not in leaf.input.written:
+                place = "row" if axis.kind == "query" else "k_pos"
+                yield (place if axis.per == 1 else f"({place} // {axis.per})") + self.way(SIDE_OF[axis.kind])
+                continue
+            node = written.pop(0)
+            if axis.kind == "query":
+                shift = Node("-", (Node("var", (), "k_len", "int"), Node("var", (), "q_len", "int")), None, "int")
+                node = Node("-", (node, shift), None, "int")
+            yield self.text(whole_numbers.shortened(self.beside_tiles(node), self.limits))
+
+    def place_name(self, leaf: Leaf, stride: str) -> str:
+        """What kernels call the place of a leaf along the axis of a stride."""
+        return f"{leaf.name}_{stride.split('_stride_')[-1]}"
+
+    def entry(self, leaf: Leaf) -> str:
+        """The place of a looked-up entry among all entries of its tables."""
+        places = [
+            (self.place_name(leaf, stride), axis.size)
+            for stride, axis in self.strides(leaf.input).items()
+            if axis.kind == "size"
+        ]
+        text = places[0][0]
+        for place, size in places[1:]:
+            text = f"({text}) * {size} + {place}" if " " in text else f"{text} * {size} + {place}"
+        return text
+
+    @property
+    def narrowed(self) -> tuple[str, ...]:
+        """The statements that keep a range of tiles to the documents of the program's own tile."""
+        shift, block = ("0", "BLOCK_N") if self.own == "q" else ("k_len - q_len", "BLOCK_M")
+        lines = []
+        for given in self.spec.inputs:
+            if given.scan:
+                rest = f"{self.own}_first, {self.own}_last, {shift}, first, full_first, full_last, last, {block}"
+                call = f"in_documents({self.base(given)}, {given.name}_stride_part, {given.name}_stride_token, {rest})"
+                lines.append(f"first, full_first, full_last, last = {call}")
+        return tuple(lines)
+
+    # -- parameters ----------------------------------------------------------------------------------------------
+
+    @cached_property
+    def arguments(self) -> tuple[str, ...]:
+        """What the kernel takes for its terms: options, scalars, pointers and strides, by name."""
+        names = [o.keyword for o in self.spec.options]
+        for given in self.spec.inputs:
+            if given.source:
+                continue
+            ways = (f"{given.name}_desc", f"{given.name}_ptr")
+            names += [*ways, *self.strides(given)] if given.axes else [given.name]
+            names += [f"{given.name}_stride_part"] if given.scan else []
+        return (*names, *(("seed", "drop_below", "rescale") if self.spec.dropout else ()))
+
+    @property
+    def kept(self) -> str:
+        """Text of which of a tile's weights dropout keeps."""
+        keys = "k_tile.shape[1]" if self.spec.algorithm.strided_keys else "k_tile.shape[0]"
+        return f"kept(seed, drop_below, b, h, row, k_start, {keys})" + (".T" if self.down == "k" else "")
+
+    def strides(self, given: Input) -> dict[str, Axis]:
+        """The names of an input's strides, and their axes."""
+        given = self.whole(given)
+        axes = seen_axes(given, self.spec)
+        kinds = [axis.kind for axis in axes]
+        found = {}
+        for i, axis in enumerate(axes):
+            word = "entry" if axis.kind == "size" else axis.kind
+            many = str(kinds[:i].count(axis.kind)) if kinds.count(axis.kind) > 1 else ""
+            found[f"{given.name}_stride_{word}{many}"] = axis
+        return found
+
+    def passed(self, texts: Iterable[str], known: Iterable[str], more: Iterable[str] = ()) -> tuple[str, ...]:
+        """The names of the kernel's, and of `more`, that a step's texts read, apart from those it knows anyway."""
+        read = printers.words(texts) - set(known)
+        sites: tuple[Site, ...] = ("program", "head", "tile")
+        outer = [line.split(" = ")[0] for site in sites for line in self.loads(site)]
+        candidates = [
+            "b",
+            "h",
+            "kv_h",
+            "row",
+            "k_start",
+            "q_pos",
+            "k_pos",
+            "q_len",
+            "k_len",
+            *outer,
+            *self.arguments,
+            *more,
+        ]
+        return tuple(name for name in dict.fromkeys(candidates) if name in read)
+
+
+def _rest(given: Input) -> Input:
+    """What rounding left of a running sum."""
+    return dataclasses.replace(given, source=given.name, part=REST, scan=None)
+
+
+def seen_axes(given: Input, spec: Spec) -> tuple[Axis, ...]:
+    """The axes of an input as kernels see it: rows of packed sequences have no batch, a scan puts the tokens last."""
+    axes = tuple(a for a in given.axes if not (a.kind == "batch" and spec.packed and given.rows))
+    return tuple(sorted(axes, key=lambda a: (*HEAD_AXES, "token").index(a.kind))) if given.scan else axes
+
+
+def as_bool(node: Node) -> Node:
+    """A condition; if a comparison of floats decides it, by a choice of truth values."""
+    floats = (n for n in node.walk() if n.op in printers.COMPARISONS and "float" in {a.type for a in n.args})
+    if node.type != "bool" or not any(floats):
+        return node
+    truths = tuple(Node("num", (), value, "bool") for value in (True, False))
+    return Node("where", (node, *truths), None, "bool")

@@ -1,0 +1,141 @@
+"""Parameters that several kernels take, in the order in which they take them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ..expressions.inputs import Input
+from ..language.spec import Spec
+from .leaf import SIDES, Side
+from .leaves import Reader
+from .parameters import Parameter
+
+TILED = ("BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "PRECISION")
+_BLOCKS = {"q": "BLOCK_M", "k": "BLOCK_N"}
+_CONSTANTS = {
+    "D": "q.shape[-1]",
+    "DV": "v.shape[-1]",
+    "GROUP": "q.shape[-2] // k.shape[-2]",
+    "PRECISION": "_precision(q)",
+    "PAIRS": "cos.shape[1]",
+    "BLOCK_D": "_padded(q)",
+    "BLOCK_DV": "_padded(v)",
+    "BLOCK_PAIRS": "_power_of_2(cos.shape[1])",
+    "BLOCK_REST": "_power_of_2(max(q.shape[-1] - 2 * cos.shape[1], 1))",
+}
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """The pieces of a variant's faces."""
+
+    spec: Spec
+
+    @property
+    def scanned(self) -> tuple[Input, ...]:
+        """The inputs that kernels read as cumulative sums."""
+        return tuple(given for given in self.spec.inputs if given.scan)
+
+    @property
+    def sums(self) -> tuple[str, ...]:
+        """What the host calls these sums."""
+        return tuple(f"{given.name}_sums" for given in self.scanned)
+
+    @property
+    def longest(self) -> tuple[str, str]:
+        """Texts of how many queries and how many keys the longest sequence has."""
+        return ("max_seqlen_q", "max_seqlen_k") if self.spec.packed else ("q.shape[1]", "k.shape[1]")
+
+    def tiles(self, side: Side) -> str:
+        """Text of how many tiles the queries or the keys of the longest sequence make."""
+        return f"_cdiv({self.longest[SIDES.index(side)]}, {_BLOCKS[side].lower()})"
+
+    def _axis(self, side: Side) -> Parameter:
+        """The axis of a kernel's grid that holds the tiles which its programs own."""
+        return Parameter("TILES", "constexpr", f"_axis({self.tiles(side)})")
+
+    def _operands(self, *names: str) -> Iterable[Parameter]:
+        rows = {"k": "BLOCK_N", "v": "BLOCK_N"}
+        columns = {"q": "BLOCK_D", "k": "BLOCK_D"}
+        for name in names:
+            x = name.removesuffix("_desc")
+            yield Parameter(name, "tiles", x, (rows.get(x, "BLOCK_M"), columns.get(x, "BLOCK_DV")))
+
+    def _strided_keys(self) -> Iterable[Parameter]:
+        """Where keys stand; strides count 16 bytes, so that the compiler sees that it may load as many at once."""
+        yield Parameter("k_ptr", "*T", "k")
+        for axis, place in (("row", 0), ("head", 1)) if self.spec.packed else (("batch", 0), ("row", 1), ("head", 2)):
+            yield Parameter(f"k_stride_{axis}", "i32", f"_steps(k, {place})")
+
+    def _sizes(self, *, scale: bool = True) -> Iterable[Parameter]:
+        if self.spec.packed:
+            yield Parameter("cu_seqlens_q_ptr", "*i32", "cu_seqlens_q")
+            yield Parameter("cu_seqlens_k_ptr", "*i32", "cu_seqlens_k")
+            for side, longest in zip(SIDES, self.longest, strict=True):
+                yield Parameter(f"{side}_total", "i32", f"{side}.shape[0]")
+                yield Parameter(longest, "i32", longest)
+        else:
+            yield Parameter("q_len", "i32", "q.shape[1]")
+            yield Parameter("k_len", "i32", "k.shape[1]")
+        yield Parameter("Hq", "i32", "q.shape[-2]")
+        if scale:
+            yield Parameter("scale", "fp32", "scale")
+
+    def _aligned(self) -> Iterable[Parameter]:
+        """How many packed sequences and rows of a head the LSE and delta have, where each begins at a multiple of 4."""
+        if self.spec.packed:
+            yield Parameter("sequences", "i32", "cu_seqlens_q.shape[0] - 1")
+            yield Parameter("q_rows", "i32", "lse.shape[-1]")
+
+    def _given(self, view: Reader) -> Iterable[Parameter]:
+        for option in self.spec.options:
+            yield Parameter(option.keyword, {"int": "i32", "float": "fp32"}[option.type], option.keyword, own=True)
+        for given in self.spec.inputs:
+            kind = {"float": "fp32", "int": "i32", "bool": "i1"}[given.dtype]
+            if not given.axes:
+                # the interpreter takes no truth values
+                truth = given.dtype == "bool"
+                text = f"int({given.name})" if truth else given.name
+                yield Parameter(given.name, "i32" if truth else kind, text, own=True)
+                continue
+            text = f"{given.name}_sums" if given.scan else given.name
+            if side := view.streams(given):
+                level = "level" if side == "q" and given.rows == ("token",) else ""
+                yield Parameter(f"{given.name}_desc", "rows", text, (_BLOCKS[side],), kind, level)
+            if not side or view.points(given):
+                yield Parameter(f"{given.name}_ptr", "*" + kind, text)
+            for i, (name, axis) in enumerate(view.strides(given).items()):
+                place = {"batch": 0, "token": -1}.get(axis.kind, -3) if given.scan else i
+                yield Parameter(name, "i32", f"_stride({text}, {place})")
+            if given.scan:
+                yield Parameter(f"{given.name}_stride_part", "i32", f"{text}.stride(-2)")
+
+    def _angles(self) -> Iterable[Parameter]:
+        """What tells the angles of positions."""
+        if self.spec.rope:
+            for name in ("cos", "sin"):
+                yield Parameter(f"{name}_ptr", "*fp32", name)
+                yield Parameter(f"{name}_stride_row", "i32", f"{name}.stride(0)")
+                yield Parameter(f"{name}_stride_column", "i32", f"{name}.stride(1)")
+            yield Parameter("positions_ptr", "*i32", "positions")
+            if not self.spec.packed:
+                yield Parameter("positions_stride_batch", "i32", "_stride(positions, 0)")
+            axis = 0 if self.spec.packed else 1
+            yield Parameter("positions_stride_token", "i32", f"_stride(positions, {axis})")
+            yield Parameter("position_end", "i32", "cos.shape[0]")
+
+    def _sunk(self) -> Iterable[Parameter]:
+        if self.spec.sink:
+            yield Parameter("sinks_ptr", "*fp32", "sinks")
+            yield Parameter("sinks_stride_head", "i32", "_stride(sinks, 0)")
+
+    def _dropped(self) -> Iterable[Parameter]:
+        if self.spec.dropout:
+            yield Parameter("seed", "i64", "seed", own=True)
+            yield Parameter("drop_below", "i32", "_drop_below(dropout_p)", own=True)
+            yield Parameter("rescale", "fp32", "65536 / (65536 - _drop_below(dropout_p))")
+
+    def _constants(self, *names: str) -> Iterable[Parameter]:
+        needless = (() if self.spec.grouped else ("GROUP",)) + (() if self.spec.rope else ("PAIRS", "BLOCK_PAIRS"))
+        return [Parameter(n, "constexpr", _CONSTANTS.get(n, n.lower())) for n in names if n not in needless]

@@ -1,0 +1,397 @@
+"""A spec -> the plan that templates print: what each kernel takes, loads, visits, adds, masks and differentiates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from ..expressions.folding import LARGEST
+from ..expressions.inputs import Axis, Input
+from ..expressions.tree import Node
+from ..language.spec import Spec
+from ..printing import printers
+from . import loops, running_sums, tiles
+from .layout import reduced, scan_view
+from .leaf import SIDES, Side
+from .loops import Walk
+from .parameters import Kernel
+from .score_terms import Sum, View
+from .signatures import Faces
+from .tile_states import Skips
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A keyword argument of `attention` and `reference` that stems from a term, an input or the rope."""
+
+    name: str
+    kind: Literal["tensor", "scalar"]
+    dtype: Literal["float", "int", "bool"]
+    axes: tuple[Axis, ...] = ()  # of a tensor
+    grad: bool = False
+    scan: bool = False
+    optional: bool = False
+    default: str | None = None  # torch text that makes it when it is not given
+    value: str | None = None  # of a scalar: the default in the signature
+    minimum: float | None = None
+    maximum: float | None = None
+    doc: str = ""
+
+    @property
+    def pairs(self) -> bool:
+        """Whether it has a query and a key axis: leading axes may be missing then."""
+        return {"query", "key"} <= {axis.kind for axis in self.axes}
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """The gradient of an input on the host: from the kernels' sums to the input's own axes."""
+
+    input: Input
+    sums: tuple[Sum, ...]
+    idle: tuple[Sum, ...]  # those that are 0 unless the LSE has a gradient
+    text: str  # over `total`, the sums added up
+
+    @property
+    def total(self) -> str:
+        """Text of all sums added up."""
+        every, most = (" + ".join(s.name for s in self.sums if s not in left) for left in ((), self.idle))
+        return f"{most} if dlse is None else {every}" if self.idle else every
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A backward kernel as the host launches it."""
+
+    kernel: Kernel
+    grid: str
+    condition: str  # whether some gradient that it makes is wanted; "" if it runs in any case
+    made: tuple[str, ...]  # statements that make its outputs
+    partial: tuple[tuple[str, str], ...]  # sums with values of each program, and the statements' texts that make them
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that templates know of a variant."""
+
+    spec: Spec
+    arguments: tuple[Argument, ...]
+    by_query: View  # the terms as kernels read them whose programs own queries
+    by_key: View  # the terms as kernels read them whose programs own keys
+    faces: Faces
+    keys: Walk
+    queries: Walk
+    key_skips: Skips | None  # how programs that own queries skip tiles by what the call gives
+    query_skips: Skips | None
+    helpers: tuple[str, ...]
+    tuned: tuple[tiles.Row, ...]  # of this variant alone
+    tables: tiles.Tables
+
+    @property
+    def joined(self) -> bool:
+        """Whether mixed and full tiles share a loop, the mask under a branch that the assembler has to live with."""
+        return self.by_query.weight != "heavy"
+
+    @property
+    def vectors(self) -> bool:
+        """Whether terms read inputs that differ from row to row."""
+        return any(leaf.form == "row" for leaf in self.by_query.leaves)
+
+    @property
+    def pairs(self) -> bool:
+        """Whether terms read inputs that differ from score to score."""
+        return any(leaf.form == "pair" for leaf in self.by_query.leaves)
+
+    @property
+    def entries(self) -> bool:
+        """Whether terms look up entries."""
+        return any(leaf.form == "entry" for leaf in self.by_query.leaves)
+
+    @property
+    def units(self) -> str:
+        """What turns a kernel's score into log2 units: with terms in between, the scale is applied before them."""
+        if not self.spec.scores:
+            return "units"
+        outer = self.by_query.factored.outer
+        return "LOG2E" if outer == 1 else f"({outer!r} * LOG2E)"
+
+    @property
+    def scaling(self) -> str:
+        """What a step does to a product of queries and keys at once: without terms, the scale waits for the units."""
+        op, number = self.by_query.factored.inner
+        return "" if not self.spec.scores else " * scale" if number == 1 else f" * (scale {op} {number!r})"
+
+    @property
+    def slope(self) -> str:
+        """What the gradient of the terms' score is multiplied by in the end."""
+        both = self.by_query.factored.both
+        return "scale" if both == 1 else f"(scale * {both!r})"
+
+    @cached_property
+    def learned(self) -> tuple[Reduction, ...]:
+        """The inputs that get a gradient."""
+        sums = (*self.by_query.learned, *self.by_key.learned, *(Sum(pair.leaf) for pair in self.faces.pairs))
+        found = []
+        for given in self.spec.inputs:
+            if given.grad:
+                mine = tuple(s for s in sums if s.leaf.input == given)
+                idle = tuple(s for s in mine if self.by_query.idle(s))
+                found.append(Reduction(given, mine, idle if len(idle) < len(mine) else (), reduced(given, self.spec)))
+        return tuple(found)
+
+    @property
+    def watched(self) -> tuple[Walk, ...]:
+        """The walks that suites hold against the mask by themselves: those that lengths and numbers tell all of."""
+        if self.keys.whole or (self.key_skips and self.key_skips.ranged):
+            return ()
+        walks = {"k": self.keys, "q": self.queries}
+        rendered = (walk for side, walk in walks.items() if side in self.spec.algorithm.walks)
+        return tuple(walk for walk in rendered if walk.plain is not None)
+
+    @property
+    def spanned(self) -> bool:
+        """Whether a walk has several spans of tiles."""
+        return any(len(walk.ends) > 1 for walk in (self.keys, self.queries))
+
+    @property
+    def shared_range(self) -> bool:
+        """Whether all heads of a group walk along the same queries, a matter of nothing that differs between them."""
+        if self.query_skips:
+            return self.query_skips.ranged and not self.query_skips.per_head
+        by_head = {"h", *(line.split(" = ")[0] for line in self.by_key.loads("head"))}
+        read = {*self.queries.parameters, *printers.words(self.by_key.narrowed)}
+        return len(self.queries.ends) == 1 and not by_head & read
+
+    # -- the host ------------------------------------------------------------------------------------------------
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """What the backward pass needs of the operator's tensors."""
+        cuts = ("cu_seqlens_q", "cu_seqlens_k") if self.spec.packed else ()
+        return ("q", "k", "v", *cuts, *(a.name for a in self.arguments if a.kind == "tensor"))
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """What the backward pass needs of the operator's numbers."""
+        cuts = self.longest if self.spec.packed else ()
+        return (*cuts, *(a.name for a in self.arguments if a.kind == "scalar"), "scale")
+
+    @property
+    def prepared(self) -> tuple[str, ...]:
+        """What the forward pass works out of its arguments before it attends, beside turned queries and keys."""
+        return (*self.faces.sums, *(x.ranges for x in self.faces.ranged))
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """What the forward pass leaves to the backward pass beside out and LSE."""
+        turned = ("q_turned", "k_turned") if self.spec.rope else ()
+        return (*turned, *self.prepared) if self.spec.algorithm.backward else ()
+
+    @property
+    def seen(self) -> tuple[str, ...]:
+        """What tells a call from others as far as launches go: tensors by their shapes, numbers by their values."""
+        cuts = self.longest if self.spec.packed else ()
+        return (*self.tensors, *cuts, *(("_seed_kind(seed)",) if self.spec.dropout else ()))
+
+    @property
+    def floats(self) -> tuple[str, ...]:
+        """The tensors that a caller could want a gradient of."""
+        return ("q", "k", "v", *(a.name for a in self.arguments if (a.kind, a.dtype) == ("tensor", "float")))
+
+    @property
+    def learned_names(self) -> tuple[str, ...]:
+        """The learned inputs, and the sinks where there are any."""
+        return (*(r.input.name for r in self.learned), *(("sinks",) if self.spec.sink else ()))
+
+    @property
+    def learned_places(self) -> tuple[int, ...]:
+        """Where q, k, v and what is learned besides stand among the operator's arguments."""
+        names = [a.name for a in self.arguments]
+        first = 7 if self.spec.packed else 3
+        return (0, 1, 2, *(first + names.index(name) for name in self.learned_names))
+
+    def reset(self, given: Input) -> str:
+        """Text of the largest value of a running sum's input that begins a document."""
+        value = running_sums.largest_reset(self.spec, given)
+        return repr(value) if math.isfinite(value) else 'float("-inf")'
+
+    def scan_texts(self, given: Input) -> tuple[str, str]:
+        """How the host hands an input to the scan, and what it drops of the result."""
+        return scan_view(given, self.spec)
+
+    @property
+    def grid(self) -> str:
+        """Text of the forward pass's grid."""
+        heads = f"{self.sequences} * q.shape[-2]"
+        return f"({heads},)" if self.spec.algorithm.whole_head else self._groups(heads, "q", "k, v")
+
+    def _groups(self, heads: str, own: Side, walked: str) -> str:
+        """Text of a grid of heads and of tiles of one side, whose programs walk along tensors."""
+        return f"_in_groups({heads}, {self.faces.tiles(own)}, {walked})"
+
+    @property
+    def buffers(self) -> tuple[str, ...]:
+        """The statements that make what the forward pass keeps in memory from step to step."""
+        if not self.spec.algorithm.whole_head:
+            return ()
+        acc = "acc = lse.new_zeros(*lse.shape, v.shape[-1])"
+        if not self.spec.sink:
+            return acc, 'm = lse.new_full(lse.shape, float("-inf"))', "l = lse.new_zeros(lse.shape)"
+        # the sink is what every row has seen at first
+        first = "m = lse.new_empty(lse.shape).copy_((sinks.float() * LOG2E)[:, None])"
+        return acc, first, 'l = (m > float("-inf")).float()'
+
+    @cached_property
+    def passes(self) -> tuple[Pass, ...]:
+        """The parts of the backward pass."""
+        by_columns = self._groups(f"{self.sequences} * k.shape[-2]", "k", "q, dout")
+        return (
+            self._pass(self.faces.dq, self.by_query, {0: ("dq", "q")}, self.grid),
+            self._pass(self.faces.dkv, self.by_key, {1: ("dk", "k"), 2: ("dv", "v")}, by_columns),
+            *(
+                self._pass(
+                    pair.kernel, pair.view, {},
+                    f"({pair.batches} * {pair.heads}, {self.faces.tiles('q')}, {self.faces.tiles('k')})",
+                )
+                for pair in self.faces.pairs
+            ),
+        )  # fmt: skip
+
+    @property
+    def sequences(self) -> str:
+        """Text of how many sequences a call has."""
+        return "(cu_seqlens_q.shape[0] - 1)" if self.spec.packed else "q.shape[0]"
+
+    def _count(self, x: str) -> str:
+        """Text of how many rows a tensor has."""
+        return f"{x}.shape[{0 if self.spec.packed else 1}]"
+
+    @property
+    def longest(self) -> tuple[str, str]:
+        """Texts of how many queries and how many keys the longest sequence has."""
+        return self.faces.longest
+
+    def _pass(self, kernel: Kernel, view: View, made: dict[int, tuple[str, str]], grid: str) -> Pass:
+        places = {s: 3 + i for i, r in enumerate(self.learned) for s in r.sums}
+        idle = [s for r in self.learned for s in r.idle]
+        wanted = [*made, *dict.fromkeys(places[s] for s in view.learned)]
+        lines = [f"{grad} = {grad} if wanted[{i}] else _like({x})" for i, (grad, x) in made.items()]
+        partial: list[tuple[str, str]] = []
+        for s in view.learned:
+            form, tie = s.leaf.form, s.leaf.tie
+            only = f" if wanted[{places[s]}]{' and dlse is not None' if s in idle else ''} else None"
+            entries = f", {math.prod(s.leaf.input.sizes)}" if form == "entry" else ""
+            if form == "pair":
+                pair = next(p for p in self.faces.pairs if p.leaf == s.leaf)
+                lines.append(f"{s.name} = lse.new_empty({pair.batches}, {pair.heads}, q.shape[1], k.shape[1])")
+            elif tie is None:
+                shape = f"{self.sequences}, q.shape[-2], {self.faces.tiles('q')}{entries}"
+                partial.append((s.name, f"lse.new_zeros({shape}){only}"))
+            else:
+                # a token that no query stands at keeps a gradient of 0, as does what no packed sequence has
+                gaps = (tie == "q" and s.leaf.row_axis.kind == "token") or self.spec.packed
+                kind = "zeros" if form == "entry" or gaps else "empty"
+                rows = "q" if s.leaf.row_axis.kind == "query" else "k"
+                count = f"{s.leaf.input.name}_sums.shape[-1]" if s.leaf.input.scan else self._count(rows)
+                heads = "q.shape[1]" if self.spec.packed else "q.shape[0], q.shape[2]"
+                lines.append(f"{s.name} = lse.new_{kind}({heads}, {count}{entries}){only}")
+        lines += [f"{name} = None" for name, _ in partial]
+        # the first one makes delta, which the others read
+        condition = "" if kernel is self.faces.dq else " or ".join(f"wanted[{i}]" for i in wanted)
+        return Pass(kernel, grid, condition, tuple(lines), tuple(partial))
+
+
+def build(spec: Spec) -> Plan:
+    """Works out all that the templates print."""
+    by_query = View(running_sums.in_kernels(spec, "q"), "q")
+    by_key = View(running_sums.in_kernels(spec, "k"), "k", spec.algorithm.whole_head)
+    faces = Faces(spec, by_query, by_key)
+    views = (by_query, by_key, *(pair.view for pair in faces.pairs))
+    key_skips, query_skips = (found if (found := Skips(spec, side)).any else None for side in SIDES)
+    helpers = {name for view in views for name in view.helpers} | set(loops.helpers(spec))
+    helpers |= {name for skips in (key_skips, query_skips) if skips for name in skips.helpers}
+    tuned = tiles.tuned(spec.path)
+    given = tiles.tables(by_query.weight, spec.packed, spec.algorithm.name).tuned(tuned)
+
+    def also(table: tiles.Table) -> tiles.Table:
+        kept = table if spec.algorithm.backward else {"forward": table["forward"]}
+        return kept | {pair.kernel.name: table["backward_dkv"] for pair in faces.pairs}
+
+    return Plan(
+        spec,
+        tuple(_arguments(spec)),
+        by_query,
+        by_key,
+        faces,
+        loops.build(spec, "k", told=key_skips is not None),
+        loops.build(spec, "q", told=query_skips is not None),
+        key_skips,
+        query_skips,
+        tuple(sorted(helpers)),
+        tuned,
+        tiles.Tables({arch: also(table) for arch, table in given.half.items()}, also(given.single)),
+    )
+
+
+# beyond it the sums of two positions or bounds could leave int32
+_MOST = {"int": LARGEST, "float": None}
+
+
+def _arguments(spec: Spec) -> Iterable[Argument]:
+    if spec.rope:
+        yield Argument("cos", "tensor", "float", doc="cosines of the angles, row p for position p")
+        yield Argument("sin", "tensor", "float", doc="sines of the angles, row p for position p")
+        rows = (Axis("token"),) if spec.packed else (Axis("batch"), Axis("token"))
+        yield Argument(
+            "positions", "tensor", "int", rows, optional=True, doc="rows of cos and sin, for keys and queries"
+        )
+    for option in spec.options:
+        most = option.maximum if option.maximum is not None else _MOST[option.type]
+        least = -LARGEST if option.type == "int" and option.minimum is None else option.minimum
+        yield Argument(option.keyword, "scalar", option.type, minimum=least, maximum=most)
+    for given in spec.inputs:
+        # a number that is whole stays within what kernels count in
+        least, most = (-LARGEST, LARGEST) if not given.axes and given.dtype == "int" else (None, None)
+        yield Argument(
+            given.name,
+            "tensor" if given.axes else "scalar",
+            given.dtype,
+            given.axes,
+            grad=given.grad,
+            minimum=least if given.minimum is None else given.minimum,
+            maximum=most if given.maximum is None else given.maximum,
+            scan=given.scan is not None,
+            default=_default(given) if given.default is not None else None,
+            doc=given.description,
+        )
+    if spec.sink:
+        doc = "a logit of each head that joins the denominator of the softmax and carries no value"
+        yield Argument("sinks", "tensor", "float", (Axis("head"),), grad=spec.algorithm.backward, doc=doc)
+    if spec.dropout:
+        yield Argument(
+            "dropout_p", "scalar", "float", value="0.0", minimum=0, doc="share of the weights to drop, below 1"
+        )
+        yield Argument("seed", "scalar", "int", value="None", doc="tells which weights are dropped; needed if any are")
+
+
+_SIZES = {"head": ("h", "heads"), "kv_head": ("kv_h", "kv_heads")}
+
+
+def _default(given: Input) -> str:
+    """Torch text of an input's default; api and reference have heads, device and dtype in scope."""
+    assert given.default is not None
+    node = given.default
+    if not given.axes or not any(n.op == "var" and n.value == "h" for n in node.walk()):
+        ones = "(" + "1, " * len(given.axes) + ")"
+        return f"torch.full({ones}, {printers.torch(node, _plain)}, dtype=dtype, device=device)"
+    text = printers.torch(node, _plain)
+    shape = tuple(-1 if kind == "head" else 1 for kind in given.kinds)
+    view = "" if len(shape) == 1 else f".view({', '.join(map(str, shape))})"
+    return f"(lambda h: {text})(torch.arange(heads, device=device)){view}.to(dtype)"
+
+
+def _plain(node: Node) -> str:
+    return str(node.value)

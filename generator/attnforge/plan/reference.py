@@ -1,0 +1,368 @@
+"""A spec -> the texts that the reference and the checks of `attention` are made of."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Container, Iterable
+from dataclasses import dataclass
+
+from ..expressions import whole_numbers
+from ..expressions.indices import IMPLICIT
+from ..expressions.inputs import ROW_AXES, Axis, Input
+from ..expressions.tree import SCORE, Node
+from ..language.spec import Spec
+from ..printing import printers
+from . import running_sums, suite_cases, suite_inputs
+from .finite import tame
+from .plan import Argument
+
+SCORE_AXES = ("batch", "head", "query", "key")
+_PLACES = {"q": "q_pos", "k": "k_pos"}
+_LOCALS = {
+    "batch": "q.shape[0]",
+    "q_len": "q.shape[1]",
+    "k_len": "k.shape[1]",
+    "heads": "q.shape[2]",
+    "kv_heads": "k.shape[2]",
+    "dtype": "q.dtype",
+    "device": "q.device",
+    # places in a score [batch, heads, q_len, k_len]
+    "b": "torch.arange(batch, device=device)[:, None, None, None]",
+    "h": "torch.arange(heads, device=device)[:, None, None]",
+    "kv_h": "h // (heads // kv_heads)",
+    "q_pos": "torch.arange(k_len - q_len, k_len, device=device)[:, None]",
+    "k_pos": "torch.arange(k_len, device=device)",
+}
+_KEEP = Node("local", (), "keep", "bool")
+_ZERO = Node("num", (), 0.0)
+_ZEROS = Node("local", (), "torch.zeros_like(score)", "float")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One assigned text of the reference and the term it comes from."""
+
+    text: str
+    label: str
+
+
+@dataclass(frozen=True)
+class Oracle:
+    """What the templates of the reference and of the interface print."""
+
+    keep: tuple[Line, ...]
+    score: tuple[Line, ...]
+    prepare: dict[str, str]  # input -> text that turns it into what the terms read
+    slices: dict[str, str]  # input -> its part of one packed sequence
+    far: tuple[tuple[int, int, int], ...]  # queries, keys and heads of calls in which the numbers of the spec decide
+    broad: dict[str, tuple[int, ...]]  # input -> the axes that may have a size of 1
+    guarded: bool  # whether terms read the score and inputs through `visible`
+    sequence: bool  # whether terms read the number of the packed sequence
+    shapes: dict[str, str]  # input -> text of its shape, over the sizes that the interface knows
+    full_axes: dict[str, str]  # input -> text of the axes where 1 does not stand for any size
+    samples: dict[str, str]  # keyword -> text that makes one for a test
+    added: tuple[str, ...]  # inputs of pairs that are added to the score last: they may hide what they stand beside
+    faint: bool  # whether terms may give scores that are finite, but not in the kernels' units
+    optional: tuple[str, ...]  # keywords that may be left out
+    token_axes: tuple[str, ...]  # inputs that are read at both positions: they need q_len <= k_len
+    sizes: dict[str, str]  # the sizes that the interface's checks name -> their text
+    docs: dict[str, str]  # keyword -> what it is, on one line
+    refused: dict[str, bool]  # tensors that get no gradient, and whether the spec could ask for one
+    description: str  # of the spec, safe inside a docstring
+    citation: str  # the same of the paper or model
+
+    def locals(self, body: str) -> list[tuple[str, str]]:
+        """What the body of the reference names of the sizes and places of scores, in the order of definition."""
+        words, needed = set(re.findall(r"\w+", re.sub("#.*", "", body))), []
+        for name, text in reversed(_LOCALS.items()):
+            if name in words:
+                needed.append((name, text))
+                words |= set(re.findall(r"\w+", text))
+        return needed[::-1]
+
+
+def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
+    """Prints the terms of a spec for its reference; `arguments` are the plan's."""
+    cut = running_sums.by_documents(spec)
+    inputs = {i.name: i for i in cut.inputs}
+    guarded = bool(cut.masks) and not all(tame(term.score, inputs) for term in spec.scores)
+    leaf = _Leaf(spec, inputs, guarded)
+    keep: list[Line] = []
+    for mask in cut.masks:
+        node = Node("and", (_KEEP, mask.keep), None, "bool") if keep else mask.keep
+        text = printers.torch(node, leaf)
+        keep.append(Line(f"torch.as_tensor({text})" if printers.is_scalar(node) else text, _one_line(mask.label)))
+    score = []
+    for term in spec.scores:
+        text = printers.torch(_value(_sheltered(term.score, inputs)), leaf)
+        if any(n.op == "input" and inputs[str(n.value)].scan for n in term.score.walk()):
+            text = f"({text}).to(dtype)"
+        score.append(Line(text, _one_line(term.label)))
+    read = [n for term in spec.scores for n in term.score.walk() if n.op == "input"]
+    terms = [*(mask.keep for mask in spec.masks), *(term.score for term in spec.scores)]
+    far = whole_numbers.stretched(terms, whole_numbers.limits(spec.inputs, spec.options))
+    shapes = {i.name: _shape(i, spec.packed) for i in spec.inputs if i.axes}
+    counts = {i.name: len(_given_axes(i, spec.packed)) for i in spec.inputs if i.axes}
+    broad = {i.name: _broad_axes(i, spec.packed) for i in spec.inputs if i.axes}
+    if spec.rope:
+        shapes["positions"] = "(Nk,)" if spec.packed else "(B, Tk)"
+        counts["positions"], broad["positions"] = (1, ()) if spec.packed else (2, (0, 1))
+    if spec.sink:
+        shapes["sinks"], counts["sinks"], broad["sinks"] = "(Hq,)", 1, (0,)
+    return Oracle(
+        keep=tuple(keep),
+        score=tuple(score),
+        prepare={i.name: text for i in cut.inputs[::-1] if (text := _prepare(i, leaf.gathered, far))},
+        slices={i.name: _slice(i) for i in spec.inputs if i.axes},
+        far=tuple((*lengths, suite_cases.heads(spec)) for lengths in suite_cases.cases(spec)),
+        broad={name: axes for name, axes in broad.items() if axes},
+        guarded=guarded,
+        sequence=leaf.sequence or (spec.packed and spec.dropout),
+        shapes=shapes,
+        full_axes={name: text for name, axes in broad.items() if (text := _full_axes(counts[name], axes))},
+        samples={a.name: suite_inputs.sample(a, shapes.get(a.name, ""), spec) for a in arguments},
+        added=_added(spec, inputs),
+        faint=any(inputs[str(n.value)].dtype == "float" for n in read),
+        optional=tuple(a.name for a in arguments if a.optional or a.default),
+        token_axes=tuple(i.name for i in spec.inputs if "token" in i.kinds),
+        sizes=_sizes(spec, shapes),
+        docs={a.name: _doc(a, shapes) for a in arguments},
+        refused=_refused(spec, arguments),
+        description=quoted(spec.description),
+        citation=quoted(spec.citation).rstrip("."),
+    )
+
+
+def _added(spec: Spec, inputs: dict[str, Input]) -> tuple[str, ...]:
+    last = spec.scores[-1].score if spec.scores else SCORE
+    plain = last.op == "+" and last.args[0] == SCORE and last.args[1].op == "input" and not last.args[1].args
+    given = inputs[str(last.args[1].value)] if plain else None
+    free = given and given.minimum is given.maximum is None and not given.scan and given.pairs
+    return (given.name,) if given and free and given.dtype == "float" else ()
+
+
+def _value(score: Node) -> Node:
+    """A score term's value, one for each score even where the score does not stand in it."""
+    return score if any(n == SCORE for n in score.walk()) else Node("+", (_ZEROS, score))
+
+
+def _sheltered(node: Node, inputs: dict[str, Input]) -> Node:
+    """The node, what it does not choose kept from gradients: 0 times an infinite derivative would be NaN."""
+    args = tuple(_sheltered(arg, inputs) for arg in node.args)
+    if node.op == "where" and not printers.is_scalar(args[0]):
+        condition, *others = args
+        wild = [not tame(arg, inputs) for arg in node.args[1:]]
+        chosen = [_only(condition, x, i, inputs) if wild[i] else x for i, x in enumerate(others)]
+        args = (condition, *chosen)
+    return dataclasses.replace(node, args=args)
+
+
+def _only(condition: Node, node: Node, place: int, inputs: dict[str, Input]) -> Node:
+    """What gets gradients in a node, 0 where the condition chooses the other of two places."""
+    if node == SCORE or (node.op == "input" and inputs[str(node.value)].grad):
+        pair = (node, _ZERO) if place == 0 else (_ZERO, node)
+        return Node("where", (condition, *pair), None, "float")
+    if node.op == "input":
+        return node
+    return dataclasses.replace(node, args=tuple(_only(condition, arg, place, inputs) for arg in node.args))
+
+
+def _sizes(spec: Spec, shapes: dict[str, str]) -> dict[str, str]:
+    if spec.packed:
+        texts = {"S": "cu_seqlens_q.shape[0] - 1", "Nq": "q.shape[0]", "Nk": "k.shape[0]"}
+    else:
+        texts = {"B": "q.shape[0]", "Tq": "q.shape[1]", "Tk": "k.shape[1]"}
+    texts |= {"Hq": "q.shape[-2]", "Hkv": "k.shape[-2]"}
+    named = set(re.findall(r"\w+", " ".join(shapes.values())))
+    if any("token" in i.kinds for i in spec.inputs):
+        named |= {"Tq", "Tk", "Nq", "Nk"}
+    named |= {"Tq", "Tk", "Nk"} if spec.rope else set()
+    return {name: text for name, text in texts.items() if name in named}
+
+
+def _refused(spec: Spec, arguments: Iterable[Argument]) -> dict[str, bool]:
+    if not spec.algorithm.backward:
+        return {}
+    masked = {n.value for mask in spec.masks for n in mask.keep.walk() if n.op == "input"}
+    could = {i.name: not (i.no_gradient or i.name in masked) for i in spec.inputs}
+    floats = (a for a in arguments if (a.kind, a.dtype, a.grad) == ("tensor", "float", False))
+    return {a.name: could.get(a.name, False) for a in floats}
+
+
+def quoted(text: str) -> str:
+    """A user's text as one line that can stand in a docstring or a comment."""
+    return _one_line(text).replace("\\", "\\\\").replace('"', '\\"')
+
+
+def _doc(argument: Argument, shapes: dict[str, str]) -> str:
+    shape = shapes.get(argument.name, "")
+    kind = "" if argument.kind == "tensor" and argument.dtype == "float" else argument.dtype
+    default = "optional" if argument.optional or argument.default else ""
+    facts = ", ".join(part for part in (" ".join(filter(None, (kind, shape))), default) if part)
+    return "; ".join(part for part in (facts, quoted(argument.doc)) if part)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+class _Leaf:
+    """Texts of leaves; notes which places and inputs they need."""
+
+    def __init__(self, spec: Spec, inputs: dict[str, Input], guarded: bool) -> None:
+        self.spec, self.inputs, self.guarded = spec, inputs, guarded
+        self.sequence = False
+        self.gathered: set[str] = set()
+
+    def __call__(self, node: Node) -> str:
+        name = str(node.value)
+        if node.op == "var":
+            return self._var(name)
+        if node.op != "input":
+            return name
+        given = self.inputs[name]
+        text = self._read(given, node) if given.axes else name
+        return f"visible({text})" if self.guarded and given.grad else text
+
+    def _var(self, name: str) -> str:
+        if name == "score":
+            return "visible(score)" if self.guarded else "score"
+        if name == "b" and self.spec.packed:
+            self.sequence = True
+            return "sequence"
+        return _PLACES.get(name, name)
+
+    def _read(self, given: Input, node: Node) -> str:
+        kinds = given.kinds
+        # axes that stand in a score's own order broadcast by themselves
+        if kinds == tuple(kind for kind in SCORE_AXES if kind in kinds) and all(axis.per == 1 for axis in given.axes):
+            return f"{given.name}[{_view(kinds)}]"
+        position = node.args[0] if len(node.args) == 1 else None
+        plain = position is not None and position.op == "var" and position.value in ("q", "k")
+        if "token" in kinds and plain and set(kinds) <= {"batch", "head", "token"}:
+            return _row(given, str(node.args[0].value))
+        self.gathered.add(given.name)
+        written = list(node.args)
+        places = (self._index(axis, written if i in given.written else None) for i, axis in enumerate(given.axes))
+        return f"{given.name}[{', '.join(places)}]"
+
+    def _index(self, axis: Axis, written: list[Node] | None) -> str:
+        if written is None:
+            if axis.kind in ("query", "key"):
+                place = "k_pos" if axis.kind == "key" else "q_pos - (k_len - q_len)"
+                if axis.per == 1:
+                    return place
+                return f"{place} // {axis.per}" if axis.kind == "key" else f"({place}) // {axis.per}"
+            return IMPLICIT[axis.kind]
+        node = written.pop(0)
+        if axis.kind == "query":
+            first = Node("-", (Node("var", (), "k_len", "int"), Node("var", (), "q_len", "int")), None, "int")
+            node = Node("-", (node, first), None, "int")
+        text = printers.torch(node, self, atom=True)
+        if node.op == "var" and node.value in ("q", "k") and axis.kind == "token":
+            return text
+        last = {"token": "k_len - 1", "key": "k_len - 1", "query": "q_len - 1"}.get(
+            axis.kind, str(int(axis.size or 0) - 1)
+        )
+        return f"torch.as_tensor({text}).clamp(0, {last})" if printers.is_scalar(node) else f"{text}.clamp(0, {last})"
+
+
+def _row(given: Input, side: str) -> str:
+    """An input read at a position, with the axes of a score: an index would be slow to differentiate."""
+    axes = [{"q": "query", "k": "key"}[side] if kind == "token" else kind for kind in given.kinds]
+    text = given.name
+    if side == "q":
+        text += f"[{':, ' * axes.index('query')}k_len - q_len :]"
+    wanted = [axis for axis in SCORE_AXES if axis in axes]
+    if wanted != axes:
+        text += f".permute({', '.join(str(axes.index(axis)) for axis in wanted)})"
+    return f"{text}[{_view(tuple(wanted))}]"
+
+
+def _view(axes: tuple[str, ...]) -> str:
+    """Subscript that gives a tensor the four axes of a score; leading missing axes need no mention."""
+    marks = [":" if axis in axes else "None" for axis in SCORE_AXES]
+    while marks[0] == "None":
+        marks.pop(0)
+    return ", ".join(marks)
+
+
+def _prepare(given: Input, gathered: Container[str], far: Container[str]) -> str:
+    """What the terms read of an input; an int32 may not hold whole numbers that are made of those in `far`."""
+    text, whole = given.name, "long" if given.name in far else "int"
+    if given.pairs:
+        # as in any broadcast, leading axes may be missing
+        text += f"[(None,) * ({len(given.axes)} - {given.name}.dim())]"
+    if not given.axes:
+        dtype = {"float": "dtype", "int": f"torch.{whole}", "bool": "torch.bool"}[given.dtype]
+        return f"torch.as_tensor({text}, dtype={dtype}, device=device)"
+    if given.source:
+        text = f"({given.source} == -math.inf).cumsum({given.kinds.index('token')})"
+    elif given.scan:
+        text = f"_sums({text}, {given.kinds.index('token')})"
+    elif given.dtype == "float":
+        text += ".to(dtype)"
+    elif given.dtype == "int" and given.name in far:
+        text += ".long()"
+    # an index does not broadcast an axis of size 1
+    if given.name in gathered and any(kind in IMPLICIT for kind in given.kinds):
+        counts = {"batch": "batch", "head": "heads", "kv_head": "kv_heads", "query": "q_len", "key": "k_len"}
+        sizes = [
+            "-1"
+            if i in given.written
+            else counts[axis.kind]
+            if axis.per == 1
+            else f"-(-{counts[axis.kind]} // {axis.per})"
+            for i, axis in enumerate(given.axes)
+        ]
+        text += f".expand({', '.join(sizes)})"
+    return text if text != given.name else ""
+
+
+def _slice(given: Input) -> str:
+    """The part of an input that belongs to one packed sequence, with a batch axis of 1 where the input has one."""
+    rows = {"query": "q_first:q_end", "key": "k_first:k_end", "token": "k_first:k_end"}
+    if not given.rows:
+        if "batch" not in given.kinds:
+            return given.name
+        at = given.kinds.index("batch")  # of size 1 it stands for all sequences
+        return f"{given.name}.narrow({at}, sequence % {given.name}.shape[{at}], 1)"
+    marks = ["None" if kind == "batch" else rows.get(kind, ":") for kind in given.kinds]
+    while marks and marks[-1] == ":":
+        marks.pop()
+    return f"{given.name}[{', '.join(marks)}]" if marks else given.name
+
+
+def _given_axes(given: Input, packed: bool) -> tuple[Axis, ...]:
+    """The axes that the user gives: rows of packed sequences stand in one axis, without a batch."""
+    return tuple(a for a in given.axes if a.kind != "batch") if packed and given.rows else given.axes
+
+
+def _broad_axes(given: Input, packed: bool) -> tuple[int, ...]:
+    """Axes where 1 stands for any size: those that the place in a score indexes, but for rows of packed sequences."""
+    axes = _given_axes(given, packed)
+    missing = len(given.axes) - len(axes)
+    rows = ROW_AXES if packed else ()
+    return tuple(i for i, axis in enumerate(axes) if axis.kind not in rows and i + missing not in given.written)
+
+
+def _full_axes(count: int, broad: tuple[int, ...]) -> str:
+    """Those of so many axes that must have their size."""
+    full = [str(i) for i in range(count) if i not in broad]
+    return f"({', '.join(full)},)" if full else ""
+
+
+def _shape(given: Input, packed: bool) -> str:
+    counts = {"batch": "B", "head": "Hq", "kv_head": "Hkv", "query": "Tq", "key": "Tk", "token": "Tk"}
+    if packed:
+        counts |= {"batch": "S", "query": "Nq", "key": "Nk", "token": "Nk"}
+    texts = [
+        str(axis.size)
+        if axis.kind == "size"
+        else counts[axis.kind]
+        if axis.per == 1
+        else f"-(-{counts[axis.kind]} // {axis.per})"
+        for axis in _given_axes(given, packed)
+    ]
+    return f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"

@@ -1,0 +1,161 @@
+"""What becomes of inputs that kernels and reference read as running sums over tokens.
+
+A value of -inf begins a new document: it adds nothing to the sums, and neither side of it is visible from the other.
+Kernels find four parts in one tensor: the sum, what rounding to float32 left of it, and where the token's document
+begins and ends. They measure sums from the first token of their own tile, so that the difference of two late ones is as
+exact as that of two early ones.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Collection, Iterator
+
+from ..expressions import calculus
+from ..expressions.inputs import Input
+from ..expressions.linear_forms import linear
+from ..expressions.tree import SCORE, Node
+from ..language.spec import MaskTerm, ScoreTerm, Spec
+
+REST, BEGIN, END = 1, 2, 3
+# exp(-4096) is 0 in every type, and 4096 times float32's precision is little
+LARGE = -4096.0
+
+_Q, _K = (Node("var", (), side, "int") for side in "qk")
+
+
+def by_documents(spec: Spec) -> Spec:
+    """The spec with a mask for each running sum that tells documents by their number, as the reference does."""
+    found = [_part(given, "document", 0) for given in spec.inputs if given.scan]
+    masks = (_mask(given, Node("==", (_read(given, _Q), _read(given, _K)), None, "bool")) for given in found)
+    return dataclasses.replace(spec, masks=(*spec.masks, *masks), inputs=(*spec.inputs, *found))
+
+
+def in_kernels(spec: Spec, own: str) -> Spec:
+    """The spec as kernels read it: positions of the other side lie within the documents of the own side's tokens."""
+    sums = {given.name for given in spec.inputs if given.scan}
+    if not sums:
+        return spec
+    place, other = (_Q, _K) if own == "q" else (_K, _Q)
+    masks, parts = [], []
+    for given in (i for i in spec.inputs if i.scan):
+        begin, end = _part(given, "begin", BEGIN), _part(given, "end", END)
+        from_begin = Node("<=", (_read(begin, place), other), None, "bool")
+        to_end = Node("<", (other, _read(end, place)), None, "bool")
+        # keys behind a query's document are behind the query
+        needed = [(begin, from_begin), (end, to_end)]
+        needed = needed if not _causal(spec) else needed[:1] if own == "q" else needed[1:]
+        masks += [_mask(part, keep) for part, keep in needed]
+        parts += [part for part, _ in needed]
+    scores = tuple(ScoreTerm(term.label, _absolute(_regrouped(term.score, sums), sums)) for term in spec.scores)
+    return dataclasses.replace(spec, masks=(*spec.masks, *masks), scores=scores, inputs=(*spec.inputs, *parts))
+
+
+def largest_reset(spec: Spec, given: Input) -> float:
+    """The largest value of a running sum's input that begins a document.
+
+    Where a score is nothing but raised by the difference of two sums and each query sees its own key, weights across a
+    large negative value are 0 whatever stands there: such a value begins a document too, and rounds no later sum.
+    """
+    reads = [Node("input", (place,), given.name, given.dtype) for place in (_Q, _K)]
+    below = [term for term in spec.scores if given.name in {n.value for n in term.score.walk()}]
+    if len(below) != 1 or not _sees_itself(spec):
+        return -math.inf
+    after = spec.scores[spec.scores.index(below[0]) + 1 :]
+    slopes = {SCORE: 1, reads[0]: 1, reads[1]: -1}
+    if not all(_slope(below[0].score, leaf) == slope for leaf, slope in slopes.items()):
+        return -math.inf
+    return LARGE if all(_slope(term.score, SCORE) == 1 for term in after) else -math.inf
+
+
+def _slope(node: Node, leaf: Node) -> float | None:
+    slope = calculus.simplify(calculus.derivative(node, leaf))
+    sign, slope = (-1, slope.args[0]) if slope.op == "neg" else (1, slope)
+    return sign * slope.value if slope.op == "num" and isinstance(slope.value, int | float) else None
+
+
+def _sees_itself(spec: Spec) -> bool:
+    """Whether the masks are certain to show each query the key at its own position."""
+    return all(_holds(_at_itself(mask.keep)) for mask in spec.masks)
+
+
+def _at_itself(node: Node) -> Node:
+    return _Q if node == _K else dataclasses.replace(node, args=tuple(map(_at_itself, node.args)))
+
+
+def _holds(node: Node) -> bool:
+    if node.op in ("and", "or"):
+        return (all if node.op == "and" else any)(map(_holds, node.args))
+    if node.op not in ("<", "<=", ">", ">=", "==") or any(arg.type != "int" for arg in node.args):
+        return False
+    left, right = map(linear, node.args)
+    apart = left - right
+    if apart.terms:
+        return False
+    low, high = {"<": (None, -1), "<=": (None, 0), ">": (1, None), ">=": (0, None), "==": (0, 0)}[node.op]
+    return (low is None or apart.constant >= low) and (high is None or apart.constant <= high)
+
+
+def _causal(spec: Spec) -> bool:
+    return any(mask.keep == Node("<=", (_K, _Q), None, "bool") for mask in spec.masks)
+
+
+def _part(given: Input, word: str, part: int) -> Input:
+    name = f"{given.name}_at_{word}"
+    return dataclasses.replace(given, name=name, dtype="int", grad=False, scan=None, source=given.name, part=part)
+
+
+def _mask(given: Input, keep: Node) -> MaskTerm:
+    return MaskTerm(f"a document of {given.source}", keep)
+
+
+def _read(given: Input, place: Node) -> Node:
+    return Node("input", (place,), given.name, "int")
+
+
+def _regrouped(node: Node, sums: Collection[object]) -> Node:
+    """The same with two reads of a running sum side by side where one is added and one taken off."""
+    node = dataclasses.replace(node, args=tuple(_regrouped(arg, sums) for arg in node.args))
+    if node.op not in ("+", "-") or node.type != "float":
+        return node
+    parts = list(_parts(node))
+    pairs = []
+    for more in [part for sign, part in parts if sign > 0 and _is_sum(part, sums)]:
+        less = next(
+            (part for sign, part in parts if sign < 0 and part.op == "input" and part.value == more.value), None
+        )
+        if less is not None:
+            parts.remove((1, more))
+            parts.remove((-1, less))
+            pairs.append((1, Node("-", (more, less))))
+    if not pairs:
+        return node
+    (_, total), *rest = (*parts, *pairs) if parts and parts[0][0] > 0 else (*pairs, *parts)
+    for sign, part in rest:
+        total = Node("+" if sign > 0 else "-", (total, part))
+    return total
+
+
+def _parts(node: Node, sign: int = 1) -> Iterator[tuple[int, Node]]:
+    """The signed parts of a sum of floats, in order."""
+    if node.op in ("+", "-") and node.type == "float":
+        yield from _parts(node.args[0], sign)
+        yield from _parts(node.args[1], sign if node.op == "+" else -sign)
+    elif node.op == "neg" and node.type == "float":
+        yield from _parts(node.args[0], -sign)
+    else:
+        yield sign, node
+
+
+def _is_sum(node: Node, sums: Collection[object]) -> bool:
+    return node.op == "input" and node.value in sums
+
+
+def _absolute(node: Node, sums: Collection[object]) -> Node:
+    """The node with what sums are measured from added to those that no other one is taken off."""
+    if _is_sum(node, sums):
+        return Node("+", (node, Node("local", (), f"{node.value}_anchor")))
+    if node.op == "-" and all(_is_sum(arg, sums) for arg in node.args) and node.args[0].value == node.args[1].value:
+        return node
+    return dataclasses.replace(node, args=tuple(_absolute(arg, sums) for arg in node.args))

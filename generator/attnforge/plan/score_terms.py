@@ -1,0 +1,297 @@
+"""The terms of a spec as one kernel prints them: masks, scores, and in backward kernels the slopes and their sums."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+from ..expressions import calculus, sharing
+from ..expressions.inputs import Input
+from ..expressions.tree import SCORE, Node
+from ..printing import printers
+from .leaf import TYPES, Leaf
+from .leaves import Reader, as_bool
+from .scale_hoisting import Factored, factored
+from .tiles import Weight
+
+_ZEROS = Node("local", (), "tl.zeros_like(score)", "float")
+
+
+@dataclass(frozen=True)
+class Line:
+    """A statement's text and the term it comes from."""
+
+    text: str
+    label: str
+
+
+@dataclass(frozen=True)
+class Sum:
+    """The gradient of a leaf as a kernel sums it up: over the keys of a row, or over the queries of a key."""
+
+    leaf: Leaf
+
+    @property
+    def name(self) -> str:
+        """What kernels call it."""
+        return f"{self.leaf.name}_sum"
+
+
+@dataclass(frozen=True)
+class Slope:
+    """What the score's gradient is multiplied by; `text` is None where that is 1."""
+
+    text: str | None
+    sign: Literal["+", "-"] = "+"
+    thin: bool = False  # a value for several scores, that may be NaN or infinite where the mask hides one of them
+
+    @property
+    def product(self) -> str:
+        """Text of what becomes of the score's gradient, but for the sign."""
+        if self.text is None:
+            return "ds"
+        return f"tl.where(p != 0, ds * {self.text}, 0.0)" if self.thin else f"ds * {self.text}"
+
+
+@dataclass(frozen=True)
+class Term:
+    """A score term in a backward kernel: its slopes are worked out before it replaces the score."""
+
+    label: str
+    before: tuple[tuple[str, str], ...]  # named values, in order
+    guarded: tuple[str, ...]  # those of them, one for each score, that may be NaN or infinite where the mask hides it
+    value: str
+    slope: Slope
+    sums: tuple[tuple[Sum, Slope], ...]
+
+
+class _Shared(NamedTuple):
+    """A score term's value and slopes over what they share."""
+
+    parts: list[tuple[str, Node]]  # what is named, in order
+    value: Node
+    slopes: list[Node]  # by the score, then by what is wanted
+    reaches: list[frozenset[str]]  # the sides along which each slope differs inside a tile
+    wanted: tuple[Sum, ...]
+
+
+@dataclass(frozen=True)
+class View(Reader):
+    """The terms of a spec as one kernel reads them; `pair` is the leaf whose gradient alone it works out, if any."""
+
+    pair: Leaf | None = None
+
+    @property
+    def keep(self) -> tuple[Line, ...]:
+        """What a visible place has to meet, one line for each mask."""
+        keeps = (self.beside_tiles(m.keep) if self.reach(m.keep) else as_bool(m.keep) for m in self.spec.masks)
+        return tuple(Line(self.text(keep), label(m.label)) for keep, m in zip(keeps, self.spec.masks, strict=True))
+
+    @property
+    def score(self) -> tuple[Line, ...]:
+        """The score terms' values, in order."""
+        nodes = zip(self.factored.scores, self.spec.scores, strict=True)
+        return tuple(Line(self.text(self._value(node)), label(s.label)) for node, s in nodes)
+
+    @cached_property
+    def factored(self) -> Factored:
+        """The score terms without numbers that have better places; as they stand where sums hang on their slopes."""
+        scores = tuple(term.score for term in self.spec.scores)
+        learned = any(self.leaf(n).input.grad for score in scores for n in score.walk() if n.op == "input")
+        return Factored(scores) if learned else factored(scores)
+
+    def _value(self, score: Node) -> Node:
+        """A score term's value, one for each score even where the score does not stand in it."""
+        value = self.beside_tiles(score)
+        return value if any(n == SCORE for n in value.walk()) else Node("+", (_ZEROS, value))
+
+    @cached_property
+    def learned(self) -> tuple[Sum, ...]:
+        """The gradients that this backward kernel works out: of leaves at keys if it owns keys, else of all others."""
+        if self.pair:
+            return (Sum(self.pair),)
+        leaves = (leaf for leaf in self.leaves if leaf.input.grad and leaf.form != "pair")
+        return tuple(Sum(leaf) for leaf in leaves if (leaf.tie == "k") == (self.own == "k"))
+
+    @property
+    def sums(self) -> tuple[Sum, ...]:
+        """Those that it carries from step to step."""
+        return tuple(s for s in self.learned if s.leaf.form != "entry")
+
+    @property
+    def tables(self) -> tuple[Sum, ...]:
+        """Those that it adds up in memory, entry by entry."""
+        return tuple(s for s in self.learned if s.leaf.form == "entry")
+
+    @cached_property
+    def _shared(self) -> tuple[_Shared, ...]:
+        """What is worked out for each score term."""
+        found = []
+        for score in self.factored.scores:
+            nodes = {n: self.leaf(n) for n in score.walk() if n.op == "input"}
+            wanted = {n: Sum(leaf) for n, leaf in nodes.items() if Sum(leaf) in self.learned}
+            slopes = [calculus.simplify(calculus.derivative(score, x)) for x in (SCORE, *wanted)]
+            parts, roots = sharing.share([self._value(score), *map(self.beside_tiles, slopes)], self._fresh("part"))
+            found.append(_Shared(parts, roots[0], roots[1:], [self.reach(s) for s in slopes], tuple(wanted.values())))
+        return tuple(found)
+
+    @cached_property
+    def terms(self) -> tuple[Term, ...]:
+        """The score terms with the slopes that this backward kernel needs."""
+        taken = 0
+        terms = []
+        for i, term in enumerate(self.spec.scores):
+            shared = self._shared[i]
+            names = {old: f"{self._fresh('part')}{taken + j}" for j, (old, _) in enumerate(shared.parts)}
+            taken += len(shared.parts)
+            before = [(names[old], self.text(_renamed(node, names))) for old, node in shared.parts]
+            named: list[Slope] = []
+            guarded: list[str] = []
+            for j, (node, reach) in enumerate(zip(shared.slopes, shared.reaches, strict=True)):
+                slope = _renamed(node, names)
+                if slope.op == "num" and slope.value in (1, -1):
+                    named.append(Slope(None, "+" if slope.value == 1 else "-"))
+                elif slope.op == "neg" and slope.args[0] == Node("num", value=1.0):
+                    named.append(Slope(None, "-"))
+                else:
+                    name = f"{self._fresh('slope')}{i}" + (f"_{j}" if j else "")
+                    before.append((name, self.text(slope)))
+                    wild = bool(reach) and not _finite(slope)
+                    named.append(Slope(name, thin=wild and reach != {"q", "k"}))
+                    guarded += [name] if wild and not named[-1].thin else []
+            terms.append(
+                Term(
+                    label(term.label),
+                    tuple(before),
+                    tuple(guarded),
+                    self.text(_renamed(shared.value, names)),
+                    named[0],
+                    tuple(zip(shared.wanted, named[1:], strict=True)),
+                )
+            )
+        return tuple(terms)
+
+    @property
+    def inward(self) -> tuple[str, ...]:
+        """A backward step's statements from the plain score to the final one, slopes on the way."""
+        lines: list[str] = []
+        for term in self.terms:
+            lines.append(f"# {term.label}")
+            lines += [f"{name} = {text}" for name, text in term.before]
+            lines.append(f"score = {term.value}")
+        return tuple(lines)
+
+    @property
+    def guarded(self) -> tuple[str, ...]:
+        """The slopes that must not be read where the mask hides the score."""
+        return tuple(name for term in self.terms for name in term.guarded)
+
+    @property
+    def outward(self) -> tuple[str, ...]:
+        """A backward step's statements from the final score's gradient, `ds`, to the plain one's."""
+        lines: list[str] = []
+        for term in reversed(self.terms):
+            for total, slope in term.sums:
+                lines += self._added(total, slope)
+            if term.slope.text:
+                lines.append(f"ds = {term.slope.product}")
+            elif term.slope.sign == "-":
+                lines.append("ds = -ds")
+        return tuple(lines)
+
+    def _added(self, total: Sum, slope: Slope) -> list[str]:
+        """The statements that add a step's share to a gradient."""
+        leaf, share = total.leaf, slope.product
+        if leaf.form == "pair":
+            return [f"{total.name} {slope.sign}= {share}"]
+        # nothing where the gradient is not wanted
+        lines = [f"if {total.name}_ptr is not None:"]
+        if leaf.form != "entry":
+            return [*lines, f"    {total.name} {slope.sign}= tl.sum({share}, 1)"]
+        share, entry = ("-" if slope.sign == "-" else "") + share, self.entry(leaf)
+        count = math.prod(leaf.input.sizes)
+        if leaf.tie is None:
+            return [*lines, f"    add_by_entry({total.name}_ptr + slot * {count}, row < q_len, {entry}, {share})"]
+        inside = {"q": "row < q_len", "k": "k_pos < k_len"}[leaf.tie]
+        return [
+            *lines,
+            f"    add_by_row_and_entry({total.name}_ptr, {total.name}_row, {inside}, {entry}, {share}, {count})",
+        ]
+
+    @property
+    def added(self) -> tuple[str, ...]:
+        """The statements that add up gradients of inputs."""
+        return tuple(line for t in self.terms for s, slope in t.sums for line in self._added(s, slope))
+
+    def _fresh(self, stem: str) -> str:
+        """The stem of names that no keyword of the spec begins with."""
+        keywords = [i.name for i in self.spec.inputs] + [o.keyword for o in self.spec.options]
+        while any(re.match(stem + r"\d", keyword) for keyword in keywords):
+            stem += "_"
+        return stem
+
+    def idle(self, total: Sum) -> bool:
+        """Whether a row's sum is 0 but for a gradient of the LSE: the softmax forgets what a row's scores share."""
+        if self.spec.sink or total.leaf.side != "q":
+            return False
+        after = [any(later.slope.text for later in self.terms[i + 1 :]) for i in range(len(self.terms))]
+        found = zip(self.terms, after, strict=True)
+        return not any(changed or slope.text for t, changed in found for s, slope in t.sums if s == total)
+
+    def default(self, given: Input) -> tuple[str, ...]:
+        """The statements that work an input out where the call leaves it out; the last one gives it."""
+        assert given.default is not None
+        parts, (value,) = sharing.share([given.default], "part")
+        return (
+            *(f"{name} = {self.text(node)}" for name, node in parts),
+            f"return tl.cast({self.text(value)}, {TYPES[given.dtype]})",
+        )
+
+    @cached_property
+    def weight(self) -> Weight:
+        """What terms load, which tells the tiles that suit them."""
+        if self.spec.dropout or any(leaf.form in ("pair", "entry") for leaf in self.leaves):
+            return "heavy"
+        rows = [leaf.input for leaf in self.leaves if leaf.form == "row"]
+        if floats := [given for given in rows if given.dtype == "float"]:
+            return "rows" if all(map(self.reachable, floats)) else "heavy"
+        if rows:
+            return "marks"
+        functions = (n for score in self.factored.scores for n in score.walk() if n.op in printers.FLOAT_FUNCTIONS)
+        if any(self.reach(n) == {"q", "k"} for n in functions) or any(term.slope.text for term in self.terms):
+            return "sloped"
+        return "plain" if self.spec.masks or self.spec.scores else "bare"
+
+    @property
+    def helpers(self) -> tuple[str, ...]:
+        """The functions that the terms' text calls, slopes included."""
+        nodes = [*map(self._value, self.factored.scores), *self.nodes]
+        nodes += [given.default for given in self.spec.inputs if given.default is not None]
+        for shared in self._shared if self.spec.algorithm.backward else ():
+            nodes += [*(node for _, node in shared.parts), shared.value, *shared.slopes]
+        return printers.triton_helpers(nodes)
+
+
+def _finite(node: Node) -> bool:
+    """Whether a value is made of whole numbers in ways that leave it finite."""
+    return all(n.op in _CLOSED or n.op == "num" or (not n.args and n.type == "int") for n in node.walk())
+
+
+_CLOSED = ("neg", "+", "-", "*", "abs", "min", "max")
+
+
+def label(text: str) -> str:
+    """A term's label as the end of a line of code."""
+    text = " ".join(text.split())
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _renamed(node: Node, names: dict[str, str]) -> Node:
+    if node.op == "local" and node.value in names:
+        return dataclasses.replace(node, value=names[str(node.value)])
+    args = tuple(_renamed(arg, names) for arg in node.args)
+    return Node(node.op, args, node.value, node.type, node.column)

@@ -1,0 +1,57 @@
+"""How suites draw what a call passes: text that makes random values of an argument."""
+
+from __future__ import annotations
+
+from ..expressions.inputs import ROW_AXES, Input, RuntimeOption
+from ..language.spec import Spec
+from . import loops
+from .plan import Argument
+
+
+def sample(argument: Argument, shape: str, spec: Spec) -> str:
+    """Text of one argument's values, inside its limits."""
+    if argument.name in ("cos", "sin"):
+        return f"angles.{argument.name}()"
+    if argument.name == "dropout_p":
+        return "0.25"
+    if argument.dtype == "bool":
+        return "True" if argument.kind == "scalar" else f"make.bools({shape})"
+    if argument.kind == "scalar":
+        return str(between(argument, 17 if argument.dtype == "int" else 0.25))
+    by_row = any(axis.kind in ROW_AXES for axis in argument.axes)
+    if argument.dtype == "int":
+        return _integers(argument, shape, few=by_row and argument.name not in loops.bounds(spec))
+    return _floats(argument, shape, by_row)
+
+
+def between(argument: Argument | Input | RuntimeOption, value: float) -> float:
+    """The value, or the limit that it lies beyond."""
+    low = value if argument.minimum is None else max(argument.minimum, value)
+    return low if argument.maximum is None else min(argument.maximum, low)
+
+
+def _integers(argument: Argument, shape: str, few: bool) -> str:
+    """Of a few numbers, so that equal ones meet, or of as many as there are positions."""
+    low = int(between(argument, 0))
+    high = None if argument.maximum is None else int(argument.maximum)
+    if few:
+        end = str(low + 3 if high is None else min(low + 3, high + 1))
+    else:
+        end = f"longest + {low + 1}" if high is None else f"min(longest + {low + 1}, {high + 1})"
+    return f"make.integers({shape}, {end}{f', {low}' if low else ''})"
+
+
+def _floats(argument: Argument, shape: str, by_row: bool) -> str:
+    low, high = argument.minimum, argument.maximum
+    if low is not None and high is not None:
+        return f"make.between({shape}, {low}, {high})"
+    if argument.scan:
+        return f"make.decays({shape})"
+    if argument.default:
+        return f"{argument.default} * (1 + make.floats({shape}) / 8)"
+    beyond = "" if low is None and high is None else ".abs()"
+    # what all rows share may be multiplied by a distance: large ones would leave a softmax of one key
+    text = f"make.floats({shape}){beyond}{'' if by_row else ' / 8'}"
+    if low is not None:
+        return f"{low} + {text}" if low else text
+    return f"{high} - {text}" if high is not None else text

@@ -1,0 +1,239 @@
+"""What kernels find out of a mask that reads tensors: which tiles it leaves empty, full or mixed in this call.
+
+A small kernel notes the least and the greatest of what the mask reads along each tile of queries and of keys; with
+them the mask is worked out over intervals, for a thousand tiles at a time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from functools import cached_property
+
+from ..expressions import sharing
+from ..expressions.tree import Node
+from ..language.spec import Spec
+from ..printing import printers
+from ..tiling import intervals
+from ..tiling.intervals import FALSE, TRUE, Ends
+from .leaf import Leaf, Side
+from .leaves import Reader
+from .score_terms import Line, label
+
+_ZERO = Node("num", (), 0, "int")
+
+
+@dataclass(frozen=True)
+class Skips:
+    """How the programs that own tiles of one side tell the states of the other side's tiles."""
+
+    spec: Spec
+    own: Side
+
+    @cached_property
+    def reader(self) -> Reader:
+        """The masks alone, as these programs read them."""
+        return Reader(dataclasses.replace(self.spec, scores=()), self.own)
+
+    @property
+    def _leaves(self) -> tuple[Leaf, ...]:
+        """What could tell tiles apart: nothing for programs that own more than a tile."""
+        return () if self.spec.algorithm.whole_head else self.reader.leaves
+
+    @property
+    def function(self) -> str:
+        """The function that tells them."""
+        return "key_states" if self.own == "q" else "query_states"
+
+    @property
+    def block(self) -> str:
+        """The size of the other side's tiles."""
+        return "BLOCK_N" if self.own == "q" else "BLOCK_M"
+
+    def noted(self, side: Side) -> tuple[Leaf, ...]:
+        """The leaves along one side whose extremes are noted for each of its tiles."""
+        whole = (leaf for leaf in self._leaves if leaf.input.dtype != "float")
+        return tuple(leaf for leaf in whole if self.reader.extent(leaf) == {side})
+
+    @property
+    def blocks(self) -> tuple[Leaf, ...]:
+        """The leaves with one entry for several positions of both sides: few enough to be looked at by themselves."""
+        pairs = (leaf for leaf in self._leaves if leaf.form == "pair" and leaf.input.dtype != "float")
+        return tuple(
+            leaf for leaf in pairs if all(axis.per != 1 for axis in leaf.input.axes if axis.kind in ("query", "key"))
+        )
+
+    @property
+    def tellers(self) -> tuple[Leaf, ...]:
+        """All leaves whose extremes tell tiles apart."""
+        return (*self.noted("q"), *self.noted("k"), *self.blocks)
+
+    @property
+    def any(self) -> bool:
+        """Whether the mask reads anything that tells tiles apart."""
+        return bool(self.tellers)
+
+    @property
+    def ranged(self) -> bool:
+        """Whether one range of tiles is worked out beforehand; blocks leave holes that kernels have to step over."""
+        return not self.blocks
+
+    @property
+    def walked(self) -> bool:
+        """Whether kernels walk along the other side at all."""
+        return ("k" if self.own == "q" else "q") in self.spec.algorithm.walks
+
+    @property
+    def ranges(self) -> str:
+        """What the ranges are called."""
+        return "key_ranges" if self.own == "q" else "query_ranges"
+
+    @cached_property
+    def noting_names(self) -> set[str]:
+        """What the kernel that notes extremes names, of both sides."""
+        return printers.words(text for side in self._sides for text in side.noting)
+
+    @cached_property
+    def telling_names(self) -> set[str]:
+        """What the kernel that makes ranges of them names besides."""
+        return printers.words(text for side in self._sides if side.ranged for text in (*side.telling, *side.parameters))
+
+    @property
+    def _sides(self) -> tuple[Skips, Skips]:
+        return self, Skips(self.spec, "k" if self.own == "q" else "q")
+
+    @property
+    def per_head(self) -> bool:
+        """Whether the notes of query heads differ."""
+        return bool({"h", "kv_h"} & (self.noting_names | self.telling_names))
+
+    @property
+    def place(self) -> str:
+        """Which notes are those of this batch entry and head."""
+        return "(b * Hq + h)" if self.per_head else "b"
+
+    def notes(self, side: Side) -> tuple[str, ...]:
+        """The statements that load the extremes of one side: of the own tile, or of the tiles in question."""
+        width, noted = 2 * len(self.noted(side)), self.noted(side)
+        lines = []
+        for i, leaf in enumerate(noted):
+            for j, end in enumerate(("least", "most")):
+                place = f"{side}_bounds_base" + (f" + tile * {width}" if side != self.own else "")
+                place += f" + {2 * i + j}" if i + j else ""
+                place += f", mask=tile < {side}_tiles, other=0" if side != self.own else ""
+                lines.append(f"{leaf.name}_{end} = tl.load({place})")
+        return tuple(lines)
+
+    def bases(self, tile: str) -> tuple[str, ...]:
+        """The statements that find the notes; `tile` is the own one."""
+        lines = []
+        for side in ("q", "k"):
+            width = 2 * len(self.noted(side))
+            if width:
+                own = f" + {tile}" if side == self.own else ""
+                place = f"tl.cast({self.place} * {side}_tiles{own}, tl.int64) * {width}"
+                lines.append(f"{side}_bounds_base = {side}_bounds_ptr + {place}")
+        return tuple(lines)
+
+    @cached_property
+    def _shared(self) -> tuple[tuple[list[tuple[str, Node]], list[Node]], ...]:
+        """For each mask what is named of `every` and `some`, and the two over that."""
+        ends = (intervals.condition(mask.keep, self.known) for mask in self.spec.masks)
+        return tuple(sharing.share(list(found), f"state{i}_") for i, found in enumerate(ends))
+
+    @cached_property
+    def states(self) -> tuple[tuple[Line, ...], ...]:
+        """For each mask what makes of a tile's extremes `some` and `every`: whether it shows anything, and all."""
+        found = []
+        for mask, (shared, (every, some)) in zip(self.spec.masks, self._shared, strict=True):
+            lines = [Line(f"{name} = {self._text(node)}", "") for name, node in shared]
+            for name, node in (("some", some), ("every", every)):
+                if node != TRUE:
+                    value = "tile < 0" if node == FALSE else self._text(node)
+                    lines.append(Line(f"{name} &= {value}", label(mask.label)))
+            found.append(tuple(lines))
+        return tuple(found)
+
+    @property
+    def extremes(self) -> tuple[str, ...]:
+        """The statements that look at the blocks that tiles meet."""
+        lines = []
+        for leaf in self.blocks:
+            per = {axis.kind: axis.per for axis in leaf.input.axes}
+            row = [f"{end} - (k_len - q_len)" for end in ("q_first", "q_last")]
+            sides = {"q": (*row, str(per["query"]), "query"), "k": ("k_first", "k_last", str(per["key"]), "key")}
+            other: Side = "k" if self.own == "q" else "q"
+            texts = [
+                f"{a}, {b}, {n}, {leaf.input.name}_stride_{kind}" for a, b, n, kind in (sides[self.own], sides[other])
+            ]
+            call = f"block_extremes({self.reader.base(leaf.input)}, {texts[0]}, {texts[1]}, {self.block})"
+            lines.append(f"{leaf.name}_least, {leaf.name}_most = {call}")
+        return tuple(lines)
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """What the function takes beside the tiles in question and their size."""
+        other: Side = "k" if self.own == "q" else "q"
+        texts = [
+            *(line.text for lines in self.states for line in lines),
+            *self.extremes,
+            *self.notes(other),
+            "k_len" if self.own == "q" else "q_len k_len",
+        ]
+        named = printers.words(texts)
+        made = {f"{leaf.name}_{end}" for leaf in (*self.noted(other), *self.blocks) for end in ("least", "most")}
+        made |= {f"{other}_first", f"{other}_last"}
+        own = [f"{leaf.name}_{end}" for leaf in self.noted(self.own) for end in ("least", "most")]
+        loaded = [line.split(" = ")[0] for site in ("program", "head") for line in self.reader.loads(site)]
+        candidates = [f"{self.own}_first", f"{self.own}_last", "q_len", "k_len", "b", "h", "kv_h", *own]
+        candidates += [f"{other}_bounds_base", f"{other}_tiles", *loaded, *self.reader.arguments]
+        return tuple(name for name in dict.fromkeys(candidates) if name in named and name not in made)
+
+    @property
+    def helpers(self) -> tuple[str, ...]:
+        """The functions that the statements' text calls."""
+        if not self.any:
+            return ()
+        nodes = [node for shared, roots in self._shared for node in (*(part for _, part in shared), *roots)]
+        return printers.triton_helpers(nodes)
+
+    @property
+    def noting(self) -> tuple[str, ...]:
+        """The statements that load what is to be noted of the own side."""
+        return self._loads({leaf.name for leaf in self.noted(self.own)})
+
+    @property
+    def telling(self) -> tuple[str, ...]:
+        """The statements that load what the states hang on besides."""
+        return self._loads(set(self.parameters))
+
+    def _loads(self, needed: set[str]) -> tuple[str, ...]:
+        lines = [line for site in ("program", "head") for line in self.reader.loads(site)]
+        kept = []
+        for line in reversed(lines):
+            name, text = line.split(" = ", 1)
+            if name in needed:
+                kept.append(line)
+                needed |= printers.words([text])
+        return tuple(reversed(kept))
+
+    def _text(self, node: Node) -> str:
+        return self.reader.text(node)
+
+    def known(self, node: Node) -> Ends | None:
+        """What a tile's extremes tell of a leaf."""
+        if node.op == "var" and node.value in ("q", "k"):
+            return Ends(*(Node("local", (), f"{node.value}_{end}", "int") for end in ("first", "last")))
+        if node.op != "input":
+            return Ends(node, node) if node.type == "int" else None
+        leaf = self.reader.leaf(node)
+        if leaf.input.dtype == "float":
+            return None
+        if not self.reader.extent(leaf):
+            return Ends(node, node)
+        if leaf not in self.tellers:
+            return None
+        least, most = (Node("local", (), f"{leaf.name}_{end}", "int") for end in ("least", "most"))
+        if leaf.input.dtype == "int":
+            return Ends(least, most)
+        return Ends(*(Node("!=", (end, _ZERO), None, "bool") for end in (least, most)))

@@ -1,0 +1,53 @@
+"""Expression -> JavaScript text, with Python's meaning of `//` and `%`; whole numbers are exact up to 2**53.
+
+The text expects the functions `floorDiv`, `mod`, `power`, `sigmoid` and `softplus` in scope.
+"""
+
+from __future__ import annotations
+
+from ..expressions.tree import Node
+from . import printers
+from .printers import Leaf, Text
+
+_HELPERS = {"**": "Math.pow", "//": "floorDiv", "%": "mod", "sigmoid": "sigmoid", "softplus": "softplus"}
+_COMPARISONS = {"==": "===", "!=": "!=="}
+
+
+def javascript(node: Node, leaf: Leaf) -> str:
+    """JavaScript text of an expression; `leaf` gives the text of a name, which may stand anywhere."""
+    return _print(node, leaf).text
+
+
+def _print(node: Node, leaf: Leaf) -> Text:
+    op = node.op
+    if op == "num":
+        return _number(node)
+    if op in printers.LEAVES:
+        return Text(leaf(node), printers.ATOM)
+    parts = [_print(arg, leaf) for arg in node.args]
+    if op in ("+", "-", "*", "/"):
+        level = printers.BINARY[op]
+        return Text(f"{parts[0].within(level)} {op} {parts[1].within(level + 1)}", level)
+    if op in printers.COMPARISONS:
+        sign = _COMPARISONS.get(op, op)
+        return Text(f"{parts[0].within(printers.SUM)} {sign} {parts[1].within(printers.SUM)}", printers.COMPARE)
+    if op in ("and", "or"):
+        sign, level = ("&&", printers.AND) if op == "and" else ("||", printers.OR)
+        return Text(f"{parts[0].within(level)} {sign} {parts[1].within(level)}", level)
+    if op in ("neg", "not"):
+        # two signs side by side would be another operator
+        return Text(("-" if op == "neg" else "!") + parts[0].within(printers.ATOM), printers.UNARY)
+    if op == "where":
+        c, a, b = parts
+        text = f"{c.within(printers.OR)} ? {a.within(printers.OR)} : {b.within(printers.OR)}"
+        return Text(text, printers.TERNARY)
+    whole_power = op == "**" and node.type == "int"
+    name = "power" if whole_power else _HELPERS.get(op, f"Math.{op}")
+    return Text(f"{name}({', '.join(part.text for part in parts)})", printers.ATOM)
+
+
+def _number(node: Node) -> Text:
+    if isinstance(node.value, bool):
+        return Text("true" if node.value else "false", printers.ATOM)
+    text = repr(node.value)
+    return Text(text, printers.UNARY if text.startswith("-") else printers.ATOM)

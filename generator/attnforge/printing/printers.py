@@ -1,0 +1,389 @@
+"""Expression -> Triton text for the kernels, expression -> torch text for the reference.
+
+Both printers bracket as little as Python's precedence allows. `leaf` gives the text of var, option, input and local
+nodes and answers for it standing anywhere an atom may stand.
+
+Text of `triton` expects `tl` in scope and the functions that `triton_helpers` names. Text of `torch` expects `torch`,
+`math`, `dtype`, the floating type that integers turn into, and `_whole_floor` where an index holds a floor. There
+q_len, k_len, heads and options are Python numbers, every other leaf is a tensor.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from ..expressions.folding import OPERATIONS
+from ..expressions.sharing import opposite
+from ..expressions.tree import Node
+from ..expressions.whole_numbers import SHORT, Range, Ranges, floated
+
+Leaf = Callable[[Node], str]
+
+LEAVES = frozenset({"var", "option", "input", "local"})
+COMPARISONS = frozenset({"<", "<=", ">", ">=", "==", "!="})
+FLOAT_FUNCTIONS = frozenset({"exp", "log", "sqrt", "tanh", "sigmoid", "softplus", "sin", "cos"})
+SCALARS = frozenset({"q_len", "k_len", "heads"})
+COUNTS = SCALARS | {"k", "b", "h", "kv_h"}  # never negative
+
+TERNARY, OR, AND, NOT, COMPARE, BIT_OR, BIT_AND, SUM, PRODUCT, UNARY, POWER, ATOM = range(12)
+BINARY = {"+": SUM, "-": SUM, "*": PRODUCT, "/": PRODUCT, "//": PRODUCT, "%": PRODUCT}
+
+_OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
+
+
+class Text(NamedTuple):
+    """Printed text and how tightly its outermost operator binds."""
+
+    text: str
+    precedence: int
+
+    def within(self, precedence: int) -> str:
+        """The text as an operand of an operator, in brackets where that binds tighter."""
+        return self.text if self.precedence >= precedence else f"({self.text})"
+
+
+def triton(node: Node, leaf: Leaf, limits: Mapping[str, Range]) -> str:
+    """Triton text of an expression; a whole number is an int64 exactly where `limits` let it pass an int32."""
+    return _Triton(leaf, limits).print(fold(node)).text
+
+
+def words(texts: Iterable[str]) -> set[str]:
+    """The names, and whatever else is a word, in texts."""
+    return {word for text in texts for word in re.findall(r"\w+", text)}
+
+
+def torch(node: Node, leaf: Leaf, *, atom: bool = False) -> str:
+    """Torch text of an expression; `atom` brackets it, where need be, to be called or indexed."""
+    return _Torch(leaf).print(node).within(ATOM if atom else TERNARY)
+
+
+def triton_helpers(nodes: Iterable[Node]) -> tuple[str, ...]:
+    """The jitted helper functions that the Triton text of these nodes calls, in the order of their definition."""
+    printer = _Triton(lambda node: "x", {})
+    for node in nodes:
+        for part in fold(node).walk():
+            if part.op not in LEAVES:
+                printer.print(part)
+    if "power" in printer.helpers:
+        printer.helpers.add("as_float")
+    order = (
+        "as_float",
+        "whole_floor",
+        "floor_div",
+        "floor_mod",
+        "floor_mod_float",
+        "integer_power",
+        "power",
+        "tanh",
+        "softplus",
+    )
+    return tuple(name for name in order if name in printer.helpers)
+
+
+def fold(node: Node) -> Node:
+    """The same expression with operations on literals carried out, as far as they give a finite number."""
+    if node.op in LEAVES:
+        # looked up by equality; the text of an index is folded when it is printed
+        return node
+    args = tuple(map(fold, node.args))
+    if args and all(a.op == "num" for a in args):
+        try:
+            value = OPERATIONS[node.op](*(a.value for a in args))
+        except (ArithmeticError, ValueError):
+            value = math.nan
+        if not isinstance(value, complex) and math.isfinite(value):
+            typed = {"int": int, "float": float, "bool": bool}[node.type](value)
+            return Node("num", (), typed, node.type, node.column)
+    return Node(node.op, args, node.value, node.type, node.column)
+
+
+def _number(node: Node) -> Text:
+    value = node.value
+    if isinstance(value, str) or value is None or not math.isfinite(value):
+        raise ValueError(f"not a finite number: {value!r}")
+    if node.type == "float" and not isinstance(value, bool):
+        value = float(value)
+    text = repr(value)
+    return Text(text, UNARY if text.startswith("-") else ATOM)
+
+
+def _binary(op: str, precedence: int, left: Text, right: Text) -> Text:
+    """A left-associative operator; the right side is bracketed at equal precedence, as the tree rounds that way."""
+    return Text(f"{left.within(precedence)} {op} {right.within(precedence + 1)}", precedence)
+
+
+def _compare(op: str, left: Text, right: Text) -> Text:
+    return Text(f"{left.within(BIT_OR)} {op} {right.within(BIT_OR)}", COMPARE)
+
+
+def _nested(op: str, precedence: int, left: Text, right: Text) -> Text:
+    """`&` and `|`, which may nest without brackets on either side."""
+    return Text(f"{left.within(precedence)} {op} {right.within(precedence)}", precedence)
+
+
+def _count(node: Node) -> bool:
+    """Whether an integer is certain to be non-negative."""
+    if node.op == "num":
+        return isinstance(node.value, int) and node.value >= 0
+    if node.op == "var":
+        return node.value in COUNTS
+    if node.op in ("+", "*", "min"):
+        return all(map(_count, node.args))
+    if node.op == "//":
+        return _count(node.args[0]) and _positive(node.args[1])
+    if node.op == "%":
+        return _positive(node.args[1])
+    if node.op == "max":
+        return any(map(_count, node.args))
+    if node.op == "where":
+        return all(map(_count, node.args[1:]))
+    return node.op == "abs"
+
+
+def _positive(node: Node) -> bool:
+    if node.op == "num":
+        return isinstance(node.value, int) and node.value > 0
+    return node.op == "var" and node.value in SCALARS
+
+
+def _without_sign(extreme: Node) -> Node | None:
+    """max(a, -b) as a - min(a + b, 0): up to 13.3, ptxas for sm_90 and later loses the sign in a maximum of three."""
+    if extreme.type != "int":
+        return None
+    zero, op = Node("num", (), 0, "int"), "min" if extreme.op == "max" else "max"
+    for a, b in (extreme.args, extreme.args[::-1]):
+        if (positive := opposite(b)) is not None:
+            total = Node("+", (a, positive), None, "int")
+            return Node("-", (a, Node(op, (total, zero), None, "int")), None, "int")
+    return None
+
+
+def _widened(node: Node) -> Node:
+    """An operation on whole numbers with one of them as an int64, which makes it one of int64."""
+    at = 1 if node.args[0].op == "num" else 0
+    args = [Node("long", (arg,), None, "int") if i == at else arg for i, arg in enumerate(node.args)]
+    return Node(node.op, tuple(args), node.value, node.type)
+
+
+class _Triton:
+    def __init__(self, leaf: Leaf, limits: Mapping[str, Range]) -> None:
+        self.leaf, self.ranges = leaf, Ranges(limits)
+        self.helpers: set[str] = set()
+
+    def print(self, node: Node) -> Text:
+        """The text of any expression, whole numbers in the integers that hold them."""
+        if node.type != "int" or node.op in (*LEAVES, "num", "long"):
+            return self._print(node)
+        values = node.args[1:] if node.op == "where" else node.args
+        long = any(a.type == "int" and self._long(a) for a in values)
+        if not self._long(node):
+            text = self._print(node)
+            return Text(f"{text.within(ATOM)}.to(tl.int32)", ATOM) if long else text
+        return self._print(node if long else _widened(node))
+
+    def _long(self, node: Node) -> bool:
+        return not self.ranges.within(node, SHORT)
+
+    def _print(self, node: Node) -> Text:
+        op, args = node.op, node.args
+        if op == "num":
+            return _number(node)
+        if op in LEAVES:
+            return Text(self.leaf(node), ATOM)
+        if op == "long":
+            return self._tl("cast", self.print(args[0]), Text("tl.int64", ATOM))
+        if op in FLOAT_FUNCTIONS:
+            call = self._helper if op in ("tanh", "softplus") else self._tl
+            return call(op, self._real(args[0]))
+        if op == "floor":
+            return self._floor(node)
+        if op in ("//", "%"):
+            return self._divide(node)
+        if op == "**":
+            return self._power(node)
+        if op == "not" and args[0].op in COMPARISONS and all(a.type == "int" for a in args[0].args):
+            return self.print(Node(_OPPOSITE[args[0].op], args[0].args, type="bool"))
+        if op in ("min", "max") and (other := _without_sign(node)):
+            return self.print(other)
+        parts = tuple(map(self._real if floated(node) else self.print, args))
+        if op in BINARY:
+            return _binary(op, BINARY[op], *parts)
+        if op in COMPARISONS:
+            return _compare(op, *parts)
+        if op in ("and", "or"):
+            return _nested(*(("&", BIT_AND) if op == "and" else ("|", BIT_OR)), *parts)
+        if op in ("neg", "not"):
+            return Text(("-" if op == "neg" else "~") + parts[0].within(UNARY), UNARY)
+        return self._tl({"min": "minimum", "max": "maximum"}.get(op, op), *parts)
+
+    def _tl(self, name: str, *args: Text) -> Text:
+        return self._call("tl." + name, *args)
+
+    def _helper(self, name: str, *args: Text) -> Text:
+        self.helpers.add(name)
+        return self._call(name, *args)
+
+    @staticmethod
+    def _call(name: str, *args: Text) -> Text:
+        return Text(f"{name}({', '.join(a.text for a in args)})", ATOM)
+
+    def _real(self, node: Node) -> Text:
+        """The operand as a float: tl's functions refuse integers."""
+        if node.op == "num" and isinstance(node.value, int):
+            return _number(Node("num", (), float(node.value)))
+        return self.print(node) if node.type == "float" else self._helper("as_float", self.print(node))
+
+    def _floor(self, node: Node) -> Text:
+        if node.args[0].type != "float":
+            return self.print(node.args[0]) if node.type == "int" else self._real(node.args[0])
+        call = self._helper if node.type == "int" else self._tl
+        return call("whole_floor" if node.type == "int" else "floor", self.print(node.args[0]))
+
+    def _divide(self, node: Node) -> Text:
+        left, right = node.args
+        if left.type == right.type == "int":
+            if _count(left) and _positive(right):
+                return _binary(node.op, PRODUCT, self.print(left), self.print(right))
+            return self._helper("floor_div" if node.op == "//" else "floor_mod", self.print(left), self.print(right))
+        if node.op == "%":
+            return self._helper("floor_mod_float", self._real(left), self._real(right))
+        return self._tl("floor", _binary("/", PRODUCT, self._real(left), self._real(right)))
+
+    def _power(self, node: Node) -> Text:
+        base, exponent = node.args
+        if exponent.op != "num":
+            power = self._helper("power", self.print(base), self.print(exponent))
+            return Text(f"tl.floor({power.text} + 0.5).to(tl.int32)", ATOM) if node.type == "int" else power
+        value = exponent.value
+        if value == 0.5:
+            return self._tl("sqrt", self._real(base))
+        if isinstance(value, str) or value is None or value != int(value) or abs(value) > 64:
+            return self._helper("power", self.print(base), self.print(exponent))
+        if value == 0:
+            return _number(Node("num", (), 1, node.type))
+        text = self._real(base) if node.type == "float" else self.print(base)
+        times = abs(int(value))
+        if times <= 3 and (times == 1 or base.op in LEAVES):
+            result = Text(" * ".join([text.within(PRODUCT)] * times), PRODUCT if times > 1 else text.precedence)
+        else:
+            result = self._helper("integer_power", text, Text(str(times), ATOM))
+        return _binary("/", PRODUCT, Text("1.0", ATOM), result) if value < 0 else result
+
+
+class _Torch:
+    def __init__(self, leaf: Leaf) -> None:
+        self.leaf = leaf
+
+    def print(self, node: Node) -> Text:
+        if node.op == "num":
+            return _number(node)
+        if node.op in LEAVES:
+            return Text(self.leaf(node), ATOM)
+        return self._scalar(node) if is_scalar(node) else self._tensor(node)
+
+    def _scalar(self, node: Node) -> Text:
+        """Python text for an operation on Python numbers."""
+        op, args = node.op, node.args
+        parts = tuple(map(self.print, args))
+        if floated(node):
+            parts = (Text(f"float({parts[0].text})", ATOM), *parts[1:])
+        if op in BINARY:
+            return _binary(op, BINARY[op], *parts)
+        if op in COMPARISONS:
+            return _compare(op, *parts)
+        if op == "**":
+            return Text(f"{parts[0].within(ATOM)} ** {parts[1].within(UNARY)}", POWER)
+        if op == "neg":
+            return Text("-" + parts[0].within(UNARY), UNARY)
+        if op == "not":
+            return Text("not " + parts[0].within(NOT), NOT)
+        if op in ("and", "or"):
+            return _nested(op, AND if op == "and" else OR, *parts)
+        if op == "where":
+            return Text(f"{parts[1].within(OR)} if {parts[0].within(OR)} else {parts[2].within(TERNARY)}", TERNARY)
+        name = op if op in ("abs", "min", "max") else "math." + op
+        return Text(f"{name}({', '.join(p.text for p in parts)})", ATOM)
+
+    def _tensor(self, node: Node) -> Text:
+        op, args = node.op, node.args
+        if op in FLOAT_FUNCTIONS:
+            return self._call(op, self._as_tensor(args[0]) if is_scalar(args[0]) else self._real(args[0]))
+        if op == "floor":
+            return self._call("whole_floor" if node.type == "int" else "floor", self._real(args[0]))
+        if op == "where":
+            return self._where(node)
+        if op in ("min", "max"):
+            return self._call(op, *(self._as_tensor(a, like=node) for a in args))
+        if op in BINARY:
+            left, right = self._operands(node)
+            if op == "//" and node.type == "float":
+                left, right = _detached(node.args[0], left), _detached(node.args[1], right)
+            return _binary(op, BINARY[op], left, right)
+        if op == "**":
+            base, exponent = self._operands(node)
+            return Text(f"{base.within(ATOM)} ** {exponent.within(UNARY)}", POWER)
+        parts = tuple(map(self.print, args))
+        if op in COMPARISONS:
+            return _compare(op, *parts)
+        if op in ("and", "or"):
+            return _nested(*(("&", BIT_AND) if op == "and" else ("|", BIT_OR)), *parts)
+        if op in ("neg", "not"):
+            return Text(("-" if op == "neg" else "~") + parts[0].within(UNARY), UNARY)
+        return self._call(op, *parts)
+
+    def _call(self, op: str, *args: Text) -> Text:
+        return Text(f"{_TORCH_NAMES.get(op, 'torch.' + op)}({', '.join(a.text for a in args)})", ATOM)
+
+    def _real(self, node: Node) -> Text:
+        text = self.print(node)
+        return text if node.type == "float" or is_scalar(node) else Text(text.within(ATOM) + ".to(dtype)", ATOM)
+
+    def _operands(self, node: Node) -> tuple[Text, Text]:
+        """Both sides, as floats of `dtype` where torch would turn integer tensors into its default float."""
+        left, right = node.args
+        if node.type == "float" and not any(a.type == "float" and not is_scalar(a) for a in node.args):
+            return self._real(left), self._real(right)
+        return self.print(left), self.print(right)
+
+    def _as_tensor(self, node: Node, like: Node | None = None) -> Text:
+        """A tensor even of a Python number, for functions that take nothing else."""
+        if not is_scalar(node):
+            return self.print(node)
+        dtype = "" if like is not None and like.type != "float" else ", dtype=dtype"
+        return Text(f"torch.as_tensor({self.print(node).text}{dtype})", ATOM)
+
+    def _where(self, node: Node) -> Text:
+        condition, *choices = node.args
+        a, b = (self._real(c) if node.type == "float" else self.print(c) for c in choices)
+        if is_scalar(condition):
+            a, b = (self._as_tensor(c, like=node) if is_scalar(c) else x for c, x in zip(choices, (a, b), strict=True))
+            return Text(f"{a.within(OR)} if {self.print(condition).within(OR)} else {b.within(TERNARY)}", TERNARY)
+        if node.type == "float" and all(map(is_scalar, choices)):
+            a = self._as_tensor(choices[0])
+        return Text(f"torch.where({self.print(condition).text}, {a.text}, {b.text})", ATOM)
+
+
+def _detached(node: Node, text: Text) -> Text:
+    """The operand of a `//`, which is flat, and which torch refuses to differentiate."""
+    learns = any(n.op in LEAVES and n.type == "float" and not is_scalar(n) for n in node.walk())
+    return Text(text.within(ATOM) + ".detach()", ATOM) if learns else text
+
+
+_TORCH_NAMES = {
+    "whole_floor": "_whole_floor",
+    "min": "torch.minimum",
+    "max": "torch.maximum",
+    "softplus": "torch.nn.functional.softplus",
+}
+
+
+def is_scalar(node: Node) -> bool:
+    """Whether the torch text of a node is a Python number: no tensor stands in it."""
+    if node.op == "var":
+        return node.value in SCALARS
+    if node.op in ("sigmoid", "softplus", "input", "local"):
+        return False
+    return all(map(is_scalar, node.args))

@@ -1,0 +1,1 @@
+"""Templates to formatted files, their headers, and how they are written."""

@@ -1,0 +1,129 @@
+"""A spec -> the files of its package. The only importer of jinja2."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import os
+import traceback
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+import jinja2
+
+from .. import __version__
+from ..export import flex
+from ..language.spec import Spec
+from ..plan import plan, reference
+from ..source import resources
+from . import format, header, prune
+
+_FILES = {
+    "__init__.py": "host/init.py.jinja",
+    "kernels.py": "kernels/kernels.py.jinja",
+    "launch.py": "host/launch.py.jinja",
+    "api.py": "host/api.py.jinja",
+    "reference.py": "host/reference.py.jinja",
+    "test_{name}.py": "tests/suite.py.jinja",
+}
+
+
+class TemplateFault(Exception):
+    """A template failed: the program's own fault, never the user's."""
+
+
+def render(spec: Spec) -> dict[str, str]:
+    """The names and texts of the files that make up the package of a spec."""
+    planned = plan.build(spec)
+    content = (spec.text.encode(), resources.templates_digest(), __version__.encode())
+    tuned = (repr(planned.tuned).encode(),) if planned.tuned else ()
+    head = header.write(spec.source, *content, *tuned)
+    values = {"plan": planned, "oracle": reference.build(spec, planned.arguments), "header": head.rstrip("\n")}
+    return {file.format(name=spec.name): _file(template, values) for file, template in _FILES.items()}
+
+
+def render_all(specs: Sequence[Spec]) -> list[dict[str, str]]:
+    """The packages of several specs; formatting takes most of the time, so that many are shared out among the cores."""
+    cores = os.cpu_count() or 1
+    if len(specs) < 4 or cores == 1:
+        return [render(spec) for spec in specs]
+    with ProcessPoolExecutor(min(cores, len(specs))) as pool:
+        return list(pool.map(render, specs))
+
+
+def page(values: dict[str, Any]) -> str:
+    """One page in HTML that lets nothing run or load but the style and the script that are its own."""
+    values = dict(values)
+    for part in ("style.css", "script.js"):
+        text = _text(f"page/{part}.jinja", values, escape=True)
+        values[part.partition(".")[0]] = text
+        values[f"{part.partition('.')[0]}_hash"] = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return _text("page/page.html.jinja", values, escape=True)
+
+
+def sheet(values: dict[str, Any]) -> str:
+    """The page of a variant in Markdown."""
+    return _text("docs/variant.md.jinja", values)
+
+
+def index(values: dict[str, Any]) -> str:
+    """The page that links the pages of all shipped variants."""
+    return _text("docs/variants.md.jinja", values)
+
+
+def language_page(values: dict[str, Any]) -> str:
+    """The reference of the spec language and the commands."""
+    return _text("docs/reference.md.jinja", values)
+
+
+def signature(planned: plan.Plan) -> str:
+    """The head of `attention` as its package has it."""
+    return _python("docs/signature.py.jinja", {"plan": planned})
+
+
+def export(spec: Spec, to: str) -> str:
+    """A module with the variant of a spec for another library; `to` names it. Raises flex.Inexpressible."""
+    planned = plan.build(spec)
+    texts = reference.build(spec, planned.arguments)
+    values = {"plan": planned, "oracle": texts, "flex": flex.build(spec, planned.arguments, texts.guarded)}
+    return _python(f"export/{to}.py.jinja", values)
+
+
+def _file(template: str, values: dict[str, Any]) -> str:
+    text = _python(template, values)
+    return header.stamp(prune.unread(text) if template.startswith("kernels/") else text)
+
+
+def _python(template: str, values: dict[str, Any]) -> str:
+    return format.python(_text(template, values).lstrip("\n"), template)
+
+
+def _text(template: str, values: dict[str, Any], *, escape: bool = False) -> str:
+    try:
+        return _environment(escape).get_template(template).render(values)
+    except jinja2.TemplateSyntaxError as error:
+        raise TemplateFault(f"template {error.name or template}, line {error.lineno}: {error.message}") from error
+    except Exception as error:
+        raise TemplateFault(f"template {_place(error, template)}: {type(error).__name__}: {error}") from error
+
+
+def _place(error: Exception, template: str) -> str:
+    """Template and line of the innermost frame that jinja2 mapped back to a template."""
+    root = str(resources.templates())
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(root)]
+    return f"{frames[-1].filename[len(root) + 1 :]}, line {frames[-1].lineno}" if frames else template
+
+
+@functools.cache
+def _environment(escape: bool = False) -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(resources.templates(), encoding="utf-8"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=escape,
+        newline_sequence="\n",
+    )

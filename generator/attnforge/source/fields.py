@@ -1,0 +1,129 @@
+"""Reads located YAML values: each reader gives a plain value, or adds a problem and gives None."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Collection, Mapping
+
+from .errors import Problems, near
+from .located_yaml import Entry, Value
+
+
+class Fields:
+    """The entries of a mapping by key; unknown keys are told, as is what stands in place of a mapping."""
+
+    def __init__(
+        self,
+        value: Value | None,
+        known: Collection[str],
+        problems: Problems,
+        what: str = "key",
+        meant: Callable[[str], str] = lambda word: "",
+    ) -> None:
+        self.problems = problems
+        self.found: dict[str, Entry] = {}
+        self.at = value.at if value else None
+        if value is None:
+            return
+        if not value.mapping:
+            example = value.raw if isinstance(value.data, int | float) else "..."
+            wanted = f"expected a mapping such as {{{next(iter(known), 'key')}: {example}}}"
+            problems.add(value.at, f"{wanted}, got {value.kind}")
+            return
+        for entry in value.entries():
+            if entry.key in known:
+                self.found[entry.key] = entry
+            else:
+                problems.add(entry.at, f"unknown {what} {entry.key!r}{meant(entry.key) or near(entry.key, known)}")
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.found
+
+    def get(self, key: str) -> Value | None:
+        """The value of a key, if it is there."""
+        return self.found[key].value if key in self.found else None
+
+    def text(self, key: str) -> str | None:
+        """Text on one line."""
+        value = self.get(key)
+        return None if value is None else text(value, self.problems, key)
+
+    def choice(self, key: str, choices: Mapping[str, object] | Collection[str], default: str) -> str:
+        """One of a few words."""
+        value = self.get(key)
+        if value is None:
+            return default
+        if isinstance(value.data, str) and value.data in choices:
+            return value.data
+        words = " or ".join(choices)
+        hint = near(value.data, choices) if isinstance(value.data, str) else ""
+        got = value.raw or value.kind
+        self.problems.add(value.at, f"{key}: expected {words}, got {got}{hint}")
+        return default
+
+    def truth(self, key: str) -> bool:
+        """true or false; false where it is not given."""
+        value = self.get(key)
+        if value is None or isinstance(value.data, bool):
+            return bool(value and value.data)
+        self.problems.add(value.at, f"{key}: expected true or false, got {value.raw or value.kind}")
+        return False
+
+    def limits(self, kind: str, *, formula: bool = False) -> tuple[int | float | None, int | float | None]:
+        """`min` and `max` of what has this type; None for the one that is not given, or is text as a formula is."""
+        if kind == "bool":
+            for key in ("min", "max"):
+                if key in self:
+                    self.problems.add(self.found[key].at, f"{key}: a truth value has no limits")
+            return None, None
+        numbers = {key: x for key in ("min", "max") if (x := self.get(key))}
+        if formula and "min" in numbers and isinstance(numbers["min"].data, str):
+            del numbers["min"]
+        low, high = (
+            number(numbers[key], kind, self.problems, key) if key in numbers else None for key in ("min", "max")
+        )
+        if low is not None and high is not None and low > high:
+            self.problems.add(self.found["max"].at, f"max: expected at least min, {low}, got {high}")
+        return low, high
+
+
+def text(value: Value, problems: Problems, key: str) -> str | None:
+    """Text on one line, of at most 300 characters, without control characters."""
+    if not isinstance(value.data, str):
+        hint = f': put quotes around it, "{value.raw}"' if value.raw else ""
+        problems.add(value.at, f"{key}: expected text, got {value.kind}{hint}")
+        return None
+    line = value.data.strip()
+    if len(line) > 300:
+        problems.add(value.at, f"{key}: expected at most 300 characters, got {len(line)}")
+    elif not line.isprintable():
+        problems.add(value.at, f"{key}: expected one line without control characters")
+    else:
+        return line
+    return None
+
+
+def number(value: Value, kind: str, problems: Problems, key: str) -> int | float | bool | None:
+    """A number or truth value of the type that an option has."""
+    data = value.data
+    if kind == "bool" and isinstance(data, bool):
+        return data
+    if kind == "int" and isinstance(data, int) and not isinstance(data, bool):
+        if abs(data) <= 2**28:
+            return data
+        problems.add(value.at, f"{key}: whole numbers may go up to 2**28, got {data}")
+        return None
+    if kind == "float" and isinstance(data, int | float) and not isinstance(data, bool) and math.isfinite(data):
+        if abs(data) <= 1e30:
+            return float(data)
+        problems.add(value.at, f"{key}: numbers may go up to 1e30, got {value.raw}")
+        return None
+    names = {"int": "a whole number", "float": "a number", "bool": "true or false"}
+    got = value.raw or value.kind
+    if isinstance(data, float) and not math.isfinite(data):
+        names = {"int": "a whole number up to 2**28", "float": "a finite number", "bool": "true or false"}
+    elif isinstance(data, str) and re.fullmatch(r"-?[0-9.]+|true|false", data):
+        got = f'"{data}": take the quotation marks off'
+    problems.add(value.at, f"{key}: expected {names[kind]}, got {got}")
+    return None

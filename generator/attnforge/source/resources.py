@@ -1,0 +1,48 @@
+"""Finds the templates and the shipped specs, in a wheel as in a checkout."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+
+
+def _folder(name: str) -> Path:
+    # a wheel carries a copy inside the package; a checkout, also when installed as editable, has none
+    inside = _PACKAGE / name
+    return inside if inside.is_dir() else _PACKAGE.parents[1] / name
+
+
+def templates() -> Path:
+    """The folder of all templates."""
+    return _folder("templates")
+
+
+def specs() -> Path:
+    """The folder of the shipped variants; `terms` below it holds the shipped terms."""
+    return _folder("specs")
+
+
+def variants() -> dict[str, Path]:
+    """The shipped variants by name."""
+    return {path.stem: path for path in sorted(specs().glob("*.yaml"))}
+
+
+def terms_for(spec: Path) -> list[Path]:
+    """Where the terms that a spec names are looked for: beside it first, then among the shipped ones."""
+    folders = [spec.resolve().parent / "terms", specs() / "terms"]
+    return list(dict.fromkeys(folder for folder in folders if folder.is_dir()))
+
+
+def templates_digest() -> bytes:
+    """A hash of the name and text of every template that packages are made of."""
+    digest = hashlib.sha256()
+    root = templates()
+    for path in sorted(root.rglob("*.jinja"), key=lambda p: p.relative_to(root).as_posix()):
+        if path.parent in (root / "page", root / "export", root / "docs"):
+            continue
+        text = path.read_bytes()
+        digest.update(f"{path.relative_to(root).as_posix()}\0{len(text)}\0".encode())
+        digest.update(text)
+    return digest.digest()

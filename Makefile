@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 FLOOR := .venv-floor
 NEWEST := .venv-newest
 # The parts of the suite that depend on the versions of triton and numpy.
-SMALL := tests/test_printers.py tests/test_reference.py generated/rope_swa_softcap
+SMALL := tests/printing/test_printers.py tests/plan/test_reference.py generated/rope_swa_softcap
 
 .DEFAULT_GOAL := help
 .PHONY: help demo docs bench test gpu-test floor-test newest-test clean
@@ -49,7 +49,7 @@ bench:
 	$(PYTHON) benchmarks/record.py $(SETS) $(JOBS:%=--jobs %)
 
 gpu-test:
-	$(PYTHON) -m pytest generated tests/test_gpu.py
+	$(PYTHON) -m pytest generated tests/gpu/test_gpu.py
 
 # torch asks for one version of triton; --no-deps puts another one beside it
 $(FLOOR)/.installed: pyproject.toml constraints.txt

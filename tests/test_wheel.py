@@ -94,7 +94,7 @@ def test_the_source_distribution_carries_what_its_tests_read(source: Path) -> No
 
 def test_tests_run_in_the_source_distribution(source: Path) -> None:
     env = os.environ | {"PYTHONPATH": str(source / "generator")}
-    suites = ["tests/test_how_it_works.py", "tests/test_docs.py", "tests/test_bad_specs.py"]
+    suites = ["tests/test_how_it_works.py", "tests/cli/test_docs.py", "tests/language/test_bad_specs.py"]
     picked = ["-k", "quoted or links or message"]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *suites, *picked]
     done = subprocess.run(command, cwd=source, env=env, capture_output=True, text=True)

@@ -25,8 +25,8 @@ from attnforge.source import resources
 Function = Callable[..., Any]
 DROPPED = {name: path for name, path in resources.variants().items() if "dropout: true" in path.read_text()}
 SHIPPED = {name: path for name, path in resources.variants().items() if name not in DROPPED}
-FOUND = {path.stem: path for path in sorted((Path(__file__).parent / "found_specs").glob("*.yaml"))}
-GENERATED = Path(__file__).parents[1] / "generated"
+FOUND = {path.stem: path for path in sorted((Path(__file__).parents[1] / "found_specs").glob("*.yaml"))}
+GENERATED = Path(__file__).parents[2] / "generated"
 
 
 HAND_MADE = {

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 GIB = 40
 enough = torch.cuda.is_available() and torch.cuda.get_device_properties(0).total_memory > GIB << 30
 pytestmark = pytest.mark.skipif(not enough, reason=f"needs a GPU with {GIB} GiB")

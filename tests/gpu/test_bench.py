@@ -27,7 +27,7 @@ from attnforge.plan import plan
 from attnforge.render import emit, render
 from attnforge.source import resources
 
-GENERATED = Path(__file__).parents[1] / "generated"
+GENERATED = Path(__file__).parents[2] / "generated"
 SMALL = Sizes(2, 40, 40, 4, 2, 16, 16, "fp32")
 
 

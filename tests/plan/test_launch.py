@@ -17,8 +17,8 @@ import attnforge
 from attnforge.gpu import bench
 from attnforge.source import resources
 
-GENERATED = Path(__file__).parents[1] / "generated"
-SCRIPT = Path(__file__).with_name("launches.py")
+GENERATED = Path(__file__).parents[2] / "generated"
+SCRIPT = Path(__file__).parents[1] / "launches.py"
 VARIANTS = sorted(resources.variants())
 
 

@@ -17,7 +17,7 @@ from attnforge.gpu.bench import Machine, Result, Row
 from attnforge.gpu.calls import Sizes
 from attnforge.gpu.counters import Reading
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("page", ["measurements", "archaeology"])

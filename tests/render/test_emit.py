@@ -208,7 +208,7 @@ for n in range(int(sys.argv[4])):
 
 def start(out: Path, body: str, marker: Path, rounds: int) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-c", textwrap.dedent(WRITER), str(out), body, str(marker), str(rounds)]
-    folder = str(Path(emit.__file__).parents[1])
+    folder = str(Path(emit.__file__).parents[2])
     return subprocess.Popen(command, env=os.environ | {"PYTHONPATH": folder}, stderr=subprocess.PIPE)
 
 

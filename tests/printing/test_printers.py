@@ -21,7 +21,7 @@ from attnforge.expressions import folding, vocabulary, whole_numbers
 from attnforge.expressions.tree import Node, Type
 from attnforge.printing import printers
 
-MACROS = Path(__file__).parents[1] / "templates" / "macros"
+MACROS = Path(__file__).parents[2] / "templates" / "macros"
 
 
 def num(value: float | bool) -> Node:

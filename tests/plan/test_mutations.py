@@ -17,7 +17,7 @@ from attnforge.language import spec
 from attnforge.render import render
 from attnforge.tiling import ranges
 
-GENERATED = Path(__file__).parents[1] / "generated"
+GENERATED = Path(__file__).parents[2] / "generated"
 
 # fault: variant, what stands there, what is put in its place; which tests notice, where many come before
 FAULTS: dict[str, tuple[str, ...]] = {

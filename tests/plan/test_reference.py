@@ -16,7 +16,7 @@ from formulas import attention_by_hand
 from attnforge.language import spec
 from attnforge.render import render
 
-SPECS = Path(__file__).parents[1] / "specs"
+SPECS = Path(__file__).parents[2] / "specs"
 
 VARIANTS: dict[str, str] = {
     "plain": "",

@@ -10,7 +10,7 @@ from attnforge.language import spec
 from attnforge.source import resources
 from attnforge.source.errors import SpecError
 
-FOLDER = Path(__file__).parent / "bad_specs"
+FOLDER = Path(__file__).parents[1] / "bad_specs"
 BAD = sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 

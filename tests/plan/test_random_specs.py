@@ -113,7 +113,7 @@ def check_reference(given: RandomSpec, module: ModuleType) -> None:
         assert got == pytest.approx(expected, rel=1e-9, abs=1e-9), f"row {at}\n{given.yaml}"
 
 
-FOLDERS = [Path(__file__).parent / name for name in ("stated_specs", "found_specs")]
+FOLDERS = [Path(__file__).parents[1] / name for name in ("stated_specs", "found_specs")]
 
 
 @pytest.mark.skipif(READY is not None, reason="needs to render")

@@ -206,7 +206,7 @@ for case in cases(Path(sys.argv[2]), 64, "fp16", "sm_90"):
 
 def test_no_extreme_is_taken_of_a_negative_integer(tmp_path: Path) -> None:
     # the assembler may lose the sign, see benchmarks/NOTES.md
-    path = Path(__file__).parent / "found_specs" / "sign_in_an_extreme.yaml"
+    path = Path(__file__).parents[1] / "found_specs" / "sign_in_an_extreme.yaml"
     found = counts(compiled(SIGNS, tmp_path, str(path)))
     assert {"forward", "ranges", "backward_dkv"} <= set(found)
     assert all(count > 0 for name, (count, _) in found.items() if name in ("forward", "ranges"))

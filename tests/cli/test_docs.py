@@ -15,7 +15,7 @@ from attnforge.expressions import parser
 from attnforge.language import spec
 from attnforge.source import resources
 
-ROOT = Path(manual.__file__).parents[2]
+ROOT = Path(manual.__file__).parents[3]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
 

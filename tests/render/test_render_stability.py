@@ -13,7 +13,7 @@ from attnforge.language import spec
 from attnforge.render import header, render
 from attnforge.source import resources
 
-ROOT = Path(render.__file__).parents[2]
+ROOT = Path(render.__file__).parents[3]
 CODE = """
 import hashlib, pathlib, sys
 from attnforge.language import spec

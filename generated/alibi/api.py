@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1ee85ac0d2fab2b3
-#   text hash     2495ffe8f3724ae6
+#   content hash  080be230edd49f21
+#   text hash     64b532712047314f
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1ee85ac0d2fab2b3
-#   text hash     d0bd6019d6f46baf
+#   content hash  080be230edd49f21
+#   text hash     3c64eb43bc3059c2
 #   render with   attnforge render specs/alibi.yaml
 """The kernels: Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1ee85ac0d2fab2b3
-#   text hash     8d2eef691f3ff834
+#   content hash  080be230edd49f21
+#   text hash     943c0e3cc98a6ce8
 #   render with   attnforge render specs/alibi.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

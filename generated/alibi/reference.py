@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1ee85ac0d2fab2b3
-#   text hash     0760b3ab0266b4ce
+#   content hash  080be230edd49f21
+#   text hash     a860c3735c4ee827
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

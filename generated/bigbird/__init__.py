@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  72932ee93c1f4755
-#   text hash     2018f6d378db0e70
+#   content hash  0d5d7a4658152d61
+#   text hash     480b118542b818ac
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  72932ee93c1f4755
-#   text hash     60ba338801b70e80
+#   content hash  0d5d7a4658152d61
+#   text hash     5fd032c3e98a18e5
 #   render with   attnforge render specs/bigbird.yaml
 """The kernels: A window of three blocks, two global blocks, and random blocks that a mask gives.
 

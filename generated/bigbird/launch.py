@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  72932ee93c1f4755
-#   text hash     b816ffe549f1c253
+#   content hash  0d5d7a4658152d61
+#   text hash     fa7dbcf258b471ec
 #   render with   attnforge render specs/bigbird.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  72932ee93c1f4755
-#   text hash     5330da3815617fce
+#   content hash  0d5d7a4658152d61
+#   text hash     781eb6846794e9fe
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

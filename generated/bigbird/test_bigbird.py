@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  72932ee93c1f4755
-#   text hash     67658e83c245b88c
+#   content hash  0d5d7a4658152d61
+#   text hash     a1d1b722453c99fc
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

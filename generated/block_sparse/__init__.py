@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  41e797e3b9ac73d4
-#   text hash     3179fca04dddbdf6
+#   content hash  f16b02a3c7e51adc
+#   text hash     21df4997130d323f
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

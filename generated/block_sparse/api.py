@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  41e797e3b9ac73d4
-#   text hash     28379e9e8a63fb31
+#   content hash  f16b02a3c7e51adc
+#   text hash     c5c6c62d8246e8a9
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

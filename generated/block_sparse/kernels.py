@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  41e797e3b9ac73d4
-#   text hash     1f688fa303f9b0d0
+#   content hash  f16b02a3c7e51adc
+#   text hash     f9034f40870d6250
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernels: Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  41e797e3b9ac73d4
-#   text hash     3b850afb92649449
+#   content hash  f16b02a3c7e51adc
+#   text hash     963f2c36d73d4672
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  41e797e3b9ac73d4
-#   text hash     86583a960b7c9198
+#   content hash  f16b02a3c7e51adc
+#   text hash     b197a2cb88678ad5
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

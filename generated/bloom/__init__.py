@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f31225e9cadd1291
-#   text hash     d8e7b5667f1f81f3
+#   content hash  f8488d50a328ed60
+#   text hash     aec9314b2223b8bd
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f31225e9cadd1291
-#   text hash     7b209588fc2cb010
+#   content hash  f8488d50a328ed60
+#   text hash     425722e9a71af0ca
 #   render with   attnforge render specs/bloom.yaml
 """The kernels: Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f31225e9cadd1291
-#   text hash     e0c6bd8f4a7ccb30
+#   content hash  f8488d50a328ed60
+#   text hash     e04872f0da6a619e
 #   render with   attnforge render specs/bloom.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

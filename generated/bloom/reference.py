@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f31225e9cadd1291
-#   text hash     0095277991c282d8
+#   content hash  f8488d50a328ed60
+#   text hash     dbca73a3ee450770
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

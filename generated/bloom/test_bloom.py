@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f31225e9cadd1291
-#   text hash     877d7d3c86d30a66
+#   content hash  f8488d50a328ed60
+#   text hash     7f4f3b5a1c3c230b
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0a9a8afff07fb406
-#   text hash     a384da3d0e8fc754
+#   content hash  43f3ce56412a627c
+#   text hash     fee11353b7725c4b
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0a9a8afff07fb406
-#   text hash     3378c89cb537125e
+#   content hash  43f3ce56412a627c
+#   text hash     338726b0b7ce41be
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

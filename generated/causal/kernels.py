@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0a9a8afff07fb406
-#   text hash     7ed6c8c80ee1ff4d
+#   content hash  43f3ce56412a627c
+#   text hash     ccab7dac2a07a50b
 #   render with   attnforge render specs/causal.yaml
 """The kernels: Causal attention with grouped heads.
 

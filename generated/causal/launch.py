@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0a9a8afff07fb406
-#   text hash     bd175ab03c020e87
+#   content hash  43f3ce56412a627c
+#   text hash     897565fd10c7272c
 #   render with   attnforge render specs/causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0a9a8afff07fb406
-#   text hash     156b1a84fc67f9d2
+#   content hash  43f3ce56412a627c
+#   text hash     689058178cfd5c70
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  306c4fe2b9212dac
-#   text hash     62e19d7b47b6385c
+#   content hash  0c8bee880194a6cc
+#   text hash     23fc5f57b481c008
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  927e7b200a4af4a5
-#   text hash     9f174c54c67e7530
+#   content hash  929b73db92fe96ee
+#   text hash     59bcc47a8ab117b6
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

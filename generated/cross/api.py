@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  927e7b200a4af4a5
-#   text hash     cb16d1ba77ab6fd4
+#   content hash  929b73db92fe96ee
+#   text hash     5e1d185bfe1cf7cf
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  927e7b200a4af4a5
-#   text hash     ec0c596929afc6a6
+#   content hash  929b73db92fe96ee
+#   text hash     2f508d12225aff26
 #   render with   attnforge render specs/cross.yaml
 """The kernels: Attention from a decoder to all of an encoder's outputs.
 

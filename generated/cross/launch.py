@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  927e7b200a4af4a5
-#   text hash     f9b16e54037d50d9
+#   content hash  929b73db92fe96ee
+#   text hash     b58580e3673cd0a3
 #   render with   attnforge render specs/cross.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  927e7b200a4af4a5
-#   text hash     2b5b3a1103ee44bd
+#   content hash  929b73db92fe96ee
+#   text hash     72dd8d9cda9fdddf
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

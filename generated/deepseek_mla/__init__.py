@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b0b5a89fb06d87b0
-#   text hash     4cb1965ea4d626a1
+#   content hash  aa85412674d8ae52
+#   text hash     aa4f5a941461f40d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b0b5a89fb06d87b0
-#   text hash     5f984ed3977b4c76
+#   content hash  aa85412674d8ae52
+#   text hash     6da3f178f3312bb7
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b0b5a89fb06d87b0
-#   text hash     10ca1683e34ecd28
+#   content hash  aa85412674d8ae52
+#   text hash     901a6db13e1bd02b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

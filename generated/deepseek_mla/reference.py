@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b0b5a89fb06d87b0
-#   text hash     e7c3d6dee8019503
+#   content hash  aa85412674d8ae52
+#   text hash     71fb960661078067
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

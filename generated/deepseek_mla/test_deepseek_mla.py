@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b0b5a89fb06d87b0
-#   text hash     28a8cb84de866c54
+#   content hash  aa85412674d8ae52
+#   text hash     5808823b7ee13f9a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  770c2aad5b499dcb
-#   text hash     ee1fd160201a7b63
+#   content hash  1737748a070123d3
+#   text hash     4010a76e14b80a7b
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

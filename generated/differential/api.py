@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  770c2aad5b499dcb
-#   text hash     20eba94d7f2d9142
+#   content hash  1737748a070123d3
+#   text hash     80d3b3dac506553e
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

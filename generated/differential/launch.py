@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  770c2aad5b499dcb
-#   text hash     6f5a70c41c253cf4
+#   content hash  1737748a070123d3
+#   text hash     2d6ca35cd3859da3
 #   render with   attnforge render specs/differential.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

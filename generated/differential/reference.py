@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  770c2aad5b499dcb
-#   text hash     4dc38dd3b5e9b552
+#   content hash  1737748a070123d3
+#   text hash     e17a309fc4111e7d
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

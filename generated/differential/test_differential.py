@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  770c2aad5b499dcb
-#   text hash     1c9d0fdcad977ae2
+#   content hash  1737748a070123d3
+#   text hash     f9b84d687f721a73
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

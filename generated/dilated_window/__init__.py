@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a510d16e40ee5cb4
-#   text hash     9e1febb3aa22ef3a
+#   content hash  266d19dc389cb51b
+#   text hash     15d7e32105c6e0af
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

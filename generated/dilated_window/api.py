@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a510d16e40ee5cb4
-#   text hash     523058449ac050c4
+#   content hash  266d19dc389cb51b
+#   text hash     877db98a8b2cfdb0
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

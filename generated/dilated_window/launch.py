@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a510d16e40ee5cb4
-#   text hash     dbec3f84aa2372a1
+#   content hash  266d19dc389cb51b
+#   text hash     a509704eabc31d31
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a510d16e40ee5cb4
-#   text hash     7f4ad4a32003a6b9
+#   content hash  266d19dc389cb51b
+#   text hash     91c5dc72a6f3e6df
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a510d16e40ee5cb4
-#   text hash     679fab0ae4340323
+#   content hash  266d19dc389cb51b
+#   text hash     9ef6e98530d3123e
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  de8079a0b2dd319d
-#   text hash     5c2c84dd9242b223
+#   content hash  4923687cf187e126
+#   text hash     d3d965dfe55316e1
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  de8079a0b2dd319d
-#   text hash     0e1a8d5eea0b5ad6
+#   content hash  4923687cf187e126
+#   text hash     4be3ba30fe896085
 #   render with   attnforge render specs/flash1.yaml
 """The kernels: Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

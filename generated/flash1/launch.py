@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  de8079a0b2dd319d
-#   text hash     ab4be5fd24aca714
+#   content hash  4923687cf187e126
+#   text hash     fe30c86b21dd4736
 #   render with   attnforge render specs/flash1.yaml
 """Launches the kernels as operators that PyTorch can compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  de8079a0b2dd319d
-#   text hash     36cd6b2abc71c606
+#   content hash  4923687cf187e126
+#   text hash     b8b3ae11c08cc467
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

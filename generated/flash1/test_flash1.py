@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  de8079a0b2dd319d
-#   text hash     b42976a5df827eb8
+#   content hash  4923687cf187e126
+#   text hash     f1824e06ae3cb988
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  ac84e851ff1a5290
-#   text hash     a8912e4afc1ff961
+#   content hash  7edb38f47a5a2b2a
+#   text hash     4106874427fab0da
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The kernels: The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

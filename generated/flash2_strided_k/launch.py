@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  ac84e851ff1a5290
-#   text hash     5dd352eddcaf10ab
+#   content hash  7edb38f47a5a2b2a
+#   text hash     a21826a8312c04b0
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Launches the kernels as operators that PyTorch can compile."""
 

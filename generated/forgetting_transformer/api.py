@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9c22a53027ab6818
-#   text hash     69f2cc56c1596a7a
+#   content hash  ed37fb1e2dcc1ba8
+#   text hash     769e8ae7e75a9a3a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

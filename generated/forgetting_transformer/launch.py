@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9c22a53027ab6818
-#   text hash     fea7d114c52df4b6
+#   content hash  ed37fb1e2dcc1ba8
+#   text hash     2e5cf30e0badd918
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

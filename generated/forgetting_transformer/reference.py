@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9c22a53027ab6818
-#   text hash     4d5dbc431b91f188
+#   content hash  ed37fb1e2dcc1ba8
+#   text hash     109554235bcb13c6
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

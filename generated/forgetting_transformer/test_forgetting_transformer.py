@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9c22a53027ab6818
-#   text hash     b4cb8a71b87a6f6b
+#   content hash  ed37fb1e2dcc1ba8
+#   text hash     1dff329e3cfa6ca6
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

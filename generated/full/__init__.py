@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6aa0b3b896c9bbf8
-#   text hash     b5e1f31b2d4b18a6
+#   content hash  7948c2fc89b8bfc7
+#   text hash     f0f4eb3c2cebf90e
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6aa0b3b896c9bbf8
-#   text hash     f5cf14c97be992f0
+#   content hash  7948c2fc89b8bfc7
+#   text hash     fd6712dd523790fe
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

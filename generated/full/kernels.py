@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6aa0b3b896c9bbf8
-#   text hash     f9690dd1e4cb0f43
+#   content hash  7948c2fc89b8bfc7
+#   text hash     8d44ebb73c559e03
 #   render with   attnforge render specs/full.yaml
 """The kernels: Softmax attention without a mask.
 

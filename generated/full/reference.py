@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6aa0b3b896c9bbf8
-#   text hash     5d6a1a1a80b7000b
+#   content hash  7948c2fc89b8bfc7
+#   text hash     ba061a511eb4be0d
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

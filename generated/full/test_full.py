@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6aa0b3b896c9bbf8
-#   text hash     9f277ccfa7c279de
+#   content hash  7948c2fc89b8bfc7
+#   text hash     2ab058c3b91004a1
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

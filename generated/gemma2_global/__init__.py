@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b0b9bb94f52ab70d
-#   text hash     f9fdbb1f89d90b9d
+#   content hash  4bdf7cfb6e651060
+#   text hash     7910d73ae7007ecc
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b0b9bb94f52ab70d
-#   text hash     cc328571ee599070
+#   content hash  4bdf7cfb6e651060
+#   text hash     bddddc64fc79c417
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernels: The global layers of Gemma 2, with capped scores.
 

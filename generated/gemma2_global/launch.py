@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b0b9bb94f52ab70d
-#   text hash     94d576ab6cc8dba7
+#   content hash  4bdf7cfb6e651060
+#   text hash     7aa8ae6eb8d72208
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b0b9bb94f52ab70d
-#   text hash     838f3279d064fa64
+#   content hash  4bdf7cfb6e651060
+#   text hash     45a5646cccf3976f
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

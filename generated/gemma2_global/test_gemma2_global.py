@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b0b9bb94f52ab70d
-#   text hash     e06d4c4f2c67e431
+#   content hash  4bdf7cfb6e651060
+#   text hash     4bbabc1caa073402
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

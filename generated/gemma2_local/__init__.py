@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7b10845ed0182383
-#   text hash     bf910433b916e712
+#   content hash  907d53851cb46e4b
+#   text hash     32cf6260cb034b54
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

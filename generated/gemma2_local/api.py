@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7b10845ed0182383
-#   text hash     96daa3c3ea8e605d
+#   content hash  907d53851cb46e4b
+#   text hash     aeb478e5229a36b9
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

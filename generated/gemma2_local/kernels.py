@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7b10845ed0182383
-#   text hash     76b6a65f0e3f45d4
+#   content hash  907d53851cb46e4b
+#   text hash     48e46a1e906c221e
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernels: The local layers of Gemma 2, with a window and capped scores.
 

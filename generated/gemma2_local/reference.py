@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7b10845ed0182383
-#   text hash     7fe7bfd0d050d1b1
+#   content hash  907d53851cb46e4b
+#   text hash     9774b1a98aeaa902
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a1d923f5c812b381
-#   text hash     7f3938757a93c120
+#   content hash  8599194c0d553771
+#   text hash     9feb49a5c5770478
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

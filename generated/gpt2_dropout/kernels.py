@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a1d923f5c812b381
-#   text hash     f0c8688b80a5530c
+#   content hash  8599194c0d553771
+#   text hash     ba397d22e432dce5
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernels: Causal attention with dropout of the weights, for training.
 

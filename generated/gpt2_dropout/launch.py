@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a1d923f5c812b381
-#   text hash     62b39c9022a60ced
+#   content hash  8599194c0d553771
+#   text hash     2656ec39841fd211
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a1d923f5c812b381
-#   text hash     132e93e47f41d781
+#   content hash  8599194c0d553771
+#   text hash     dc252ea1d49613e3
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  bd9d867a41bb84f4
-#   text hash     93c9b4ccd07c2f5d
+#   content hash  f30defe5fc1840f0
+#   text hash     0bada598b0cabd33
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  bd9d867a41bb84f4
-#   text hash     6903faf0fceaa0d9
+#   content hash  f30defe5fc1840f0
+#   text hash     bf179f568db178fa
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernels: The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  bd9d867a41bb84f4
-#   text hash     6f15b28e260e2172
+#   content hash  f30defe5fc1840f0
+#   text hash     4c3e5a153c471982
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  bd9d867a41bb84f4
-#   text hash     30d90cac842d7f5c
+#   content hash  f30defe5fc1840f0
+#   text hash     149311397c65e0ac
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ae5897a3b745d599
-#   text hash     65125bbb28a33ed6
+#   content hash  e68dd36bea03d778
+#   text hash     bc59e41c8f062378
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

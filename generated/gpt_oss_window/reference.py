@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ae5897a3b745d599
-#   text hash     f5c5f23a35edc9aa
+#   content hash  e68dd36bea03d778
+#   text hash     fcec1acde0ffe917
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ae5897a3b745d599
-#   text hash     eb5f07c3e7701a6a
+#   content hash  e68dd36bea03d778
+#   text hash     49b3afde6372a15b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  adf60176eecc490d
-#   text hash     12d450df22762ec2
+#   content hash  55061d29a8bfca45
+#   text hash     d138d9c10901751c
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

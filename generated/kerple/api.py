@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  adf60176eecc490d
-#   text hash     3b4b96f1d95c0d7e
+#   content hash  55061d29a8bfca45
+#   text hash     6be6d56d2bff5bdd
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

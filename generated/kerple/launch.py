@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  adf60176eecc490d
-#   text hash     ba8c1c5eace388c0
+#   content hash  55061d29a8bfca45
+#   text hash     98e29e45bd4550df
 #   render with   attnforge render specs/kerple.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

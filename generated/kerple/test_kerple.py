@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  adf60176eecc490d
-#   text hash     ea17db81bf92e463
+#   content hash  55061d29a8bfca45
+#   text hash     80a0ce15209c3b60
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

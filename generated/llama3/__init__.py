@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  88e9e9057d2f40e1
-#   text hash     e0e941fb3c0c308b
+#   content hash  ae828fce5d33471d
+#   text hash     32ae2cbef1289ec2
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  88e9e9057d2f40e1
-#   text hash     7bacb9bfb95ff021
+#   content hash  ae828fce5d33471d
+#   text hash     1292e3a4ecd6944f
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  88e9e9057d2f40e1
-#   text hash     c048de3a1ff465c9
+#   content hash  ae828fce5d33471d
+#   text hash     2012270de976be2a
 #   render with   attnforge render specs/llama3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

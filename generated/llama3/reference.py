@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  88e9e9057d2f40e1
-#   text hash     db80d476c3dcb7cd
+#   content hash  ae828fce5d33471d
+#   text hash     4cce342bb16975ce
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  88e9e9057d2f40e1
-#   text hash     2108f5aaff9fcc32
+#   content hash  ae828fce5d33471d
+#   text hash     49fd54b131ba8c2d
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

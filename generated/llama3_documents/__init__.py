@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ba2216a06f152658
-#   text hash     c30d63c9e8e7c14f
+#   content hash  63fcd564b35cd4f5
+#   text hash     c477565b33cdee7c
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ba2216a06f152658
-#   text hash     ceff4603d6b03277
+#   content hash  63fcd564b35cd4f5
+#   text hash     510f36545e16299d
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

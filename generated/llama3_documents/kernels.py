@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ba2216a06f152658
-#   text hash     5204ff861936534e
+#   content hash  63fcd564b35cd4f5
+#   text hash     340151d066540a98
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernels: Llama 3 on documents packed into one row, none of which sees another.
 

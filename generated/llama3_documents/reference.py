@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ba2216a06f152658
-#   text hash     21aac4a535f7ef38
+#   content hash  63fcd564b35cd4f5
+#   text hash     35b622a05ae043ec
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ba2216a06f152658
-#   text hash     e058fccfb8f7d1f3
+#   content hash  63fcd564b35cd4f5
+#   text hash     ca0801bd68c24e27
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

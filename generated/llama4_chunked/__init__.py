@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  97efb41220fb6642
-#   text hash     3c8f011646e97c5f
+#   content hash  f46e55ce6e3aa5a6
+#   text hash     e04f415c00358111
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  97efb41220fb6642
-#   text hash     1be6964950e1bfb7
+#   content hash  f46e55ce6e3aa5a6
+#   text hash     b6715f77fc6a99d8
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernels: Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  97efb41220fb6642
-#   text hash     16a0cf8873e461dc
+#   content hash  f46e55ce6e3aa5a6
+#   text hash     b388bb83ed29a576
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

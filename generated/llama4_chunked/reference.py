@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  97efb41220fb6642
-#   text hash     666fa190aebb5767
+#   content hash  f46e55ce6e3aa5a6
+#   text hash     978cdc0825c45668
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

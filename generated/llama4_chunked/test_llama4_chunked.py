@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  97efb41220fb6642
-#   text hash     b1f1aa7cbf7c250a
+#   content hash  f46e55ce6e3aa5a6
+#   text hash     9b0184d8ca7db87a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  affbaa9afd6cff55
-#   text hash     c5d4d17a3b5cdad6
+#   content hash  f6547b48d8e3f448
+#   text hash     646ad5fc617a7cc6
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  affbaa9afd6cff55
-#   text hash     086808ec102e55e2
+#   content hash  f6547b48d8e3f448
+#   text hash     ca1a689433771e8b
 #   render with   attnforge render specs/log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  affbaa9afd6cff55
-#   text hash     707a4c3c48c95995
+#   content hash  f6547b48d8e3f448
+#   text hash     784cad7f8ecad5cb
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

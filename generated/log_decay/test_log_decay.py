@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  affbaa9afd6cff55
-#   text hash     a4f9eea575b124f1
+#   content hash  f6547b48d8e3f448
+#   text hash     a8f5fcc7581bc8d7
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

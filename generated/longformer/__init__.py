@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ed9c8dfdca74c712
-#   text hash     a60a06618ae93644
+#   content hash  e15fc2279e41e4f1
+#   text hash     edd837b5931eefad
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ed9c8dfdca74c712
-#   text hash     6917d7e6186a11f0
+#   content hash  e15fc2279e41e4f1
+#   text hash     27169bc072214ad1
 #   render with   attnforge render specs/longformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

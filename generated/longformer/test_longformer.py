@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ed9c8dfdca74c712
-#   text hash     106582fa13a619df
+#   content hash  e15fc2279e41e4f1
+#   text hash     d667ed6b4522a771
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4fbf58515cefa6ae
-#   text hash     f903c96fbe5a91e8
+#   content hash  e34890a33d8d7301
+#   text hash     b3e80604a4872e9c
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

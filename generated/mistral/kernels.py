@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4fbf58515cefa6ae
-#   text hash     58e8980c55c84f57
+#   content hash  e34890a33d8d7301
+#   text hash     3e626367e907578e
 #   render with   attnforge render specs/mistral.yaml
 """The kernels: Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4fbf58515cefa6ae
-#   text hash     543b18a3d91931a6
+#   content hash  e34890a33d8d7301
+#   text hash     19846fcfed7f5afe
 #   render with   attnforge render specs/mistral.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

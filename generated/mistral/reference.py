@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4fbf58515cefa6ae
-#   text hash     5fb4a745506beb37
+#   content hash  e34890a33d8d7301
+#   text hash     482d08ac67ada994
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

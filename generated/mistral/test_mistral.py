@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4fbf58515cefa6ae
-#   text hash     d43b5bbbd30a14c3
+#   content hash  e34890a33d8d7301
+#   text hash     bb6d3ebb568ac1de
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0c96d4e686518255
-#   text hash     853b22fde6ec826d
+#   content hash  acbaeb535e4f8ac2
+#   text hash     e7451f8b66ecde39
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0c96d4e686518255
-#   text hash     0d6de50d0fe2f8fb
+#   content hash  acbaeb535e4f8ac2
+#   text hash     ba865e07fb3fe190
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0c96d4e686518255
-#   text hash     2e6fdad8939bb0fa
+#   content hash  acbaeb535e4f8ac2
+#   text hash     9f8fa668fa06f24a
 #   render with   attnforge render specs/mpt.yaml
 """The kernels: Attention with a prefix and linear biases.
 

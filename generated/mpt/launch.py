@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0c96d4e686518255
-#   text hash     62b6318878e1e7ea
+#   content hash  acbaeb535e4f8ac2
+#   text hash     8bd255e3899e2648
 #   render with   attnforge render specs/mpt.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0c96d4e686518255
-#   text hash     136262a9316273ba
+#   content hash  acbaeb535e4f8ac2
+#   text hash     3c89a5c912648d3d
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

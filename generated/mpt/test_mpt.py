@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0c96d4e686518255
-#   text hash     6fe320f9d04460e1
+#   content hash  acbaeb535e4f8ac2
+#   text hash     470c4134ec43bd2b
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  731a4fabb5ac5e9d
-#   text hash     6facd4019576a3df
+#   content hash  cb942e980e5e714d
+#   text hash     748f030dae08160c
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  731a4fabb5ac5e9d
-#   text hash     34a80f668c0cc4a9
+#   content hash  cb942e980e5e714d
+#   text hash     f021ee6db255bf91
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  731a4fabb5ac5e9d
-#   text hash     f6635d08099d402f
+#   content hash  cb942e980e5e714d
+#   text hash     a979045a91a5a7da
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

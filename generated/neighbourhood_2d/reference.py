@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  731a4fabb5ac5e9d
-#   text hash     ff021143ab0146bd
+#   content hash  cb942e980e5e714d
+#   text hash     fb38067c63f2a5f8
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

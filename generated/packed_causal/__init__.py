@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  59b0110a015c54a3
-#   text hash     bdb04a1028479ad7
+#   content hash  5d2563706fa7127b
+#   text hash     9dc5eccfdaa1b5fb
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  59b0110a015c54a3
-#   text hash     7f655621234d54b3
+#   content hash  5d2563706fa7127b
+#   text hash     e1bc1721b359638d
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  59b0110a015c54a3
-#   text hash     e4a2f97065534cd3
+#   content hash  5d2563706fa7127b
+#   text hash     e9bc38cad19ae5a6
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

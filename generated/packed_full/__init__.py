@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  7ccdf4f9653b0487
-#   text hash     f81232fcf9118fd3
+#   content hash  7c8125536733fb55
+#   text hash     d6f3ba2bcbe40b8e
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  7ccdf4f9653b0487
-#   text hash     a26d9cebb8d6706e
+#   content hash  7c8125536733fb55
+#   text hash     3724b861c3766b5b
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

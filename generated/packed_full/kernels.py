@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  7ccdf4f9653b0487
-#   text hash     c97e11b8e91bbf91
+#   content hash  7c8125536733fb55
+#   text hash     6d96a46b9922d586
 #   render with   attnforge render specs/packed_full.yaml
 """The kernels: Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  7ccdf4f9653b0487
-#   text hash     c50a46d65818568c
+#   content hash  7c8125536733fb55
+#   text hash     f405c19bbc094f9e
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  7ccdf4f9653b0487
-#   text hash     258b80e3f935e946
+#   content hash  7c8125536733fb55
+#   text hash     4d058aec1813f93e
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

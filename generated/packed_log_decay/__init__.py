@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  607bf52f6da4734f
-#   text hash     ece4d01acac1ff02
+#   content hash  d481025682d2f4de
+#   text hash     3b6e35cb44a43dba
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

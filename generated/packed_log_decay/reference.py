@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  607bf52f6da4734f
-#   text hash     8e5040937e2e3a49
+#   content hash  d481025682d2f4de
+#   text hash     7a24ed14a34b5dc3
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d7a2b11d71c8d4f3
-#   text hash     2e55cbc50b62fa60
+#   content hash  8d1ebf6a0e79ea30
+#   text hash     e7907bcf2b678fe8
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

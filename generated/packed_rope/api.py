@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d7a2b11d71c8d4f3
-#   text hash     b175da356e5f2a04
+#   content hash  8d1ebf6a0e79ea30
+#   text hash     f57036a588dd9cd9
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

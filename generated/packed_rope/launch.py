@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d7a2b11d71c8d4f3
-#   text hash     fd6d73177daccbd7
+#   content hash  8d1ebf6a0e79ea30
+#   text hash     19d3ee02ab75a7eb
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d7a2b11d71c8d4f3
-#   text hash     a914ec418bbb2f10
+#   content hash  8d1ebf6a0e79ea30
+#   text hash     59f1f8570719ce66
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

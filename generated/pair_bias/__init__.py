@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4c183f067fbe1ab3
-#   text hash     65820920b28616a9
+#   content hash  8336497892ed043c
+#   text hash     bab933e6cd5b0b62
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

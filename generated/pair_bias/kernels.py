@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4c183f067fbe1ab3
-#   text hash     dc95ca7a0c9fb53e
+#   content hash  8336497892ed043c
+#   text hash     bc5a288a6123ba09
 #   render with   attnforge render specs/pair_bias.yaml
 """The kernels: Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4c183f067fbe1ab3
-#   text hash     eea01ca0f46fdc38
+#   content hash  8336497892ed043c
+#   text hash     a43038201272b6de
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

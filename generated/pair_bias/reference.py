@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4c183f067fbe1ab3
-#   text hash     65fff8448ca7d699
+#   content hash  8336497892ed043c
+#   text hash     8a5bb7eaa937d456
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4c183f067fbe1ab3
-#   text hash     b209a553394e86b0
+#   content hash  8336497892ed043c
+#   text hash     c90ff85e85f0f212
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

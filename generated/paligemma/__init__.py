@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  78ecf58175e3f222
-#   text hash     59cbc5a5e40b58ec
+#   content hash  a83c7c0390abaa82
+#   text hash     b29f671226daec32
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

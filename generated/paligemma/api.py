@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  78ecf58175e3f222
-#   text hash     a6e50e8cef19d1e6
+#   content hash  a83c7c0390abaa82
+#   text hash     761be4dc9f31b203
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

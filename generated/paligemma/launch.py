@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  78ecf58175e3f222
-#   text hash     4bde20036bd3b0dd
+#   content hash  a83c7c0390abaa82
+#   text hash     57723f795cf46790
 #   render with   attnforge render specs/paligemma.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

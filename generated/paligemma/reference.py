@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  78ecf58175e3f222
-#   text hash     ec787ae6ff2a6665
+#   content hash  a83c7c0390abaa82
+#   text hash     650b32ea8adbe05d
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

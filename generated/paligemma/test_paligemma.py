@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  78ecf58175e3f222
-#   text hash     2660ed99bc15b8ad
+#   content hash  a83c7c0390abaa82
+#   text hash     513f63ad17b9ea48
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

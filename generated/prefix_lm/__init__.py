@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b3b9e58d1ab4408a
-#   text hash     5c94a1a886abb081
+#   content hash  443deabe692600fd
+#   text hash     fa417458f9718e11
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

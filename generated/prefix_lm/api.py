@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b3b9e58d1ab4408a
-#   text hash     c45bf2e41b6b27ab
+#   content hash  443deabe692600fd
+#   text hash     1c437625d7ebe1ce
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b3b9e58d1ab4408a
-#   text hash     1073738ef0b48693
+#   content hash  443deabe692600fd
+#   text hash     10cbe252c20b912e
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernels: Causal attention with a prefix, of each sequence's own length, that every query sees.
 

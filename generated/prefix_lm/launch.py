@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b3b9e58d1ab4408a
-#   text hash     1a3b45d19b241ad9
+#   content hash  443deabe692600fd
+#   text hash     4b1b9f028a67765e
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b3b9e58d1ab4408a
-#   text hash     8d1d8aceff4ac9d2
+#   content hash  443deabe692600fd
+#   text hash     b01433692b581b7c
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d7ec87aad09637e8
-#   text hash     52899aad5f3e873d
+#   content hash  eb0e35b16aa005ae
+#   text hash     a02318d06a97939b
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

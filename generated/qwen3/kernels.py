@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d7ec87aad09637e8
-#   text hash     84da521c7aa75f6f
+#   content hash  eb0e35b16aa005ae
+#   text hash     45cb798a995b1d65
 #   render with   attnforge render specs/qwen3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

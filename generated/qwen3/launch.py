@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d7ec87aad09637e8
-#   text hash     ad504b188030884a
+#   content hash  eb0e35b16aa005ae
+#   text hash     e09fa98322baa26b
 #   render with   attnforge render specs/qwen3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

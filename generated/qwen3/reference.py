@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d7ec87aad09637e8
-#   text hash     f0cb9a0d2535857d
+#   content hash  eb0e35b16aa005ae
+#   text hash     03b03d1a2ceffb49
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

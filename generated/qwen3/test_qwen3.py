@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d7ec87aad09637e8
-#   text hash     486912a1284bf300
+#   content hash  eb0e35b16aa005ae
+#   text hash     1fabfd38c1755089
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  fda1aec6b4f81cbf
-#   text hash     92a1e56de64e9cdc
+#   content hash  dffbeb938723d248
+#   text hash     707deed7347d97c3
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

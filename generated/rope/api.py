@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  fda1aec6b4f81cbf
-#   text hash     89872f10a343702f
+#   content hash  dffbeb938723d248
+#   text hash     7b64e732744630ba
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

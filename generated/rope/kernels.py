@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  fda1aec6b4f81cbf
-#   text hash     36793218c181595d
+#   content hash  dffbeb938723d248
+#   text hash     82fcf115eaa35aea
 #   render with   attnforge render specs/rope.yaml
 """The kernels: Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  fda1aec6b4f81cbf
-#   text hash     d0edbd98cf6dc8ae
+#   content hash  dffbeb938723d248
+#   text hash     6b6e6bbcde33474e
 #   render with   attnforge render specs/rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  fda1aec6b4f81cbf
-#   text hash     528cd9fdc0bffd62
+#   content hash  dffbeb938723d248
+#   text hash     09e3438de09340fe
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

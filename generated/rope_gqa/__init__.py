@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ea77600a6b67ec09
-#   text hash     31b541d2859d4969
+#   content hash  18c034465c49edbf
+#   text hash     93667bb4c9523b9d
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ea77600a6b67ec09
-#   text hash     2ee9639f474d3fa6
+#   content hash  18c034465c49edbf
+#   text hash     315dcba70a08ab4a
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

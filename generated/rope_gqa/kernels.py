@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ea77600a6b67ec09
-#   text hash     25fd672912b09ff2
+#   content hash  18c034465c49edbf
+#   text hash     3a01236ff5ff7b09
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ea77600a6b67ec09
-#   text hash     28a6aad561001e32
+#   content hash  18c034465c49edbf
+#   text hash     8926d3904586016c
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

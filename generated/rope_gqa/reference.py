@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ea77600a6b67ec09
-#   text hash     f1a81d51ffef3ffc
+#   content hash  18c034465c49edbf
+#   text hash     6ed9ef461f6afda2
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

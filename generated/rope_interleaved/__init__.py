@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6851e79de792f794
-#   text hash     a17645d6a6e45017
+#   content hash  f7e9482c12d78266
+#   text hash     9a69c18330679b5b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6851e79de792f794
-#   text hash     fa0f522ddb980d10
+#   content hash  f7e9482c12d78266
+#   text hash     e20e4940da79e0e6
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

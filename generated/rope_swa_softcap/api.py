@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  2b0dc04fefd5ce4c
-#   text hash     3201d58d0e53c0a2
+#   content hash  7e0c8482ef588224
+#   text hash     6847f720b74d9b5b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  2b0dc04fefd5ce4c
-#   text hash     c5c84c30cdb6199f
+#   content hash  7e0c8482ef588224
+#   text hash     4d228cfa54cdbb3e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernels: Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  2b0dc04fefd5ce4c
-#   text hash     cf2f9c5739f4b319
+#   content hash  7e0c8482ef588224
+#   text hash     6bcb5ddab49413e7
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  2b0dc04fefd5ce4c
-#   text hash     68b0f79807d0d9f1
+#   content hash  7e0c8482ef588224
+#   text hash     09804f2d475f32ba
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

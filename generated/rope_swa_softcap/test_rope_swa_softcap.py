@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  2b0dc04fefd5ce4c
-#   text hash     3f6abdf0420bd01a
+#   content hash  7e0c8482ef588224
+#   text hash     6247b176db0125ec
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  91506f9d750444ae
-#   text hash     e1a1404e0f30b913
+#   content hash  fe7ea7d38ebc5909
+#   text hash     a6b30eba2d55856c
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernels: Causal attention to the most recent keys, as many as each call says.
 

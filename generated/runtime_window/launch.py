@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  91506f9d750444ae
-#   text hash     e9e4040c24f3123d
+#   content hash  fe7ea7d38ebc5909
+#   text hash     2abb3442158ddb63
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  91506f9d750444ae
-#   text hash     3ba8cd978bf6308a
+#   content hash  fe7ea7d38ebc5909
+#   text hash     acbdfb0bac2d7add
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

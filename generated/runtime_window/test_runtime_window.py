@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  91506f9d750444ae
-#   text hash     b796473cc0b4ca61
+#   content hash  fe7ea7d38ebc5909
+#   text hash     fe3415d14362d15f
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  bd9ff17474216d32
-#   text hash     685462a893d4bcfc
+#   content hash  b5633414d73385b8
+#   text hash     35ff6be43d25353e
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  bd9ff17474216d32
-#   text hash     2f41b4b82b8c044e
+#   content hash  b5633414d73385b8
+#   text hash     95ce5fcdd759334a
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  bd9ff17474216d32
-#   text hash     d938db8c4e547c17
+#   content hash  b5633414d73385b8
+#   text hash     7316d3a04be6659e
 #   render with   attnforge render specs/shaw.yaml
 """The kernels: Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  bd9ff17474216d32
-#   text hash     5c14cb7797e565c1
+#   content hash  b5633414d73385b8
+#   text hash     df2e901a28a8c970
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  bd9ff17474216d32
-#   text hash     b5c6a0079bac4947
+#   content hash  b5633414d73385b8
+#   text hash     4b999b3f89cee141
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

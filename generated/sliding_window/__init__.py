@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  afbaa7b00f30a761
-#   text hash     c76143ec5b1863f9
+#   content hash  aad7961b89626cea
+#   text hash     d2898e767be35e4e
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  afbaa7b00f30a761
-#   text hash     4c8d7c15b17226af
+#   content hash  aad7961b89626cea
+#   text hash     b092bf7bbcc7b15c
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  afbaa7b00f30a761
-#   text hash     489b251d1417a937
+#   content hash  aad7961b89626cea
+#   text hash     0d90cc393c2ab211
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  afbaa7b00f30a761
-#   text hash     bc4162b6a47a1150
+#   content hash  aad7961b89626cea
+#   text hash     adc4c9402b8f986b
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  afbaa7b00f30a761
-#   text hash     f75bda8fbf1a7444
+#   content hash  aad7961b89626cea
+#   text hash     b7c8887198b82565
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

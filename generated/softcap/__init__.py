@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  cc8cdd37755d5aa3
-#   text hash     d211cc817913dd0d
+#   content hash  953c47a00a60674d
+#   text hash     153b943246b9026f
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

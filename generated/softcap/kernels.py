@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  cc8cdd37755d5aa3
-#   text hash     c01fbe61be8998b3
+#   content hash  953c47a00a60674d
+#   text hash     dc7fe929b7b66d4b
 #   render with   attnforge render specs/softcap.yaml
 """The kernels: Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  cc8cdd37755d5aa3
-#   text hash     389f512a74147b43
+#   content hash  953c47a00a60674d
+#   text hash     f25e19eb3e4e094a
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

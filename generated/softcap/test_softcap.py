@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  cc8cdd37755d5aa3
-#   text hash     c0e3ab14397be416
+#   content hash  953c47a00a60674d
+#   text hash     6e9b356edd7af324
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

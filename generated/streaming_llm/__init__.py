@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6c61a07335b5dc50
-#   text hash     d4e4b1cf031ebd51
+#   content hash  000eadc91a39801e
+#   text hash     d5fa32ff87a5f861
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6c61a07335b5dc50
-#   text hash     32e35adf3999de39
+#   content hash  000eadc91a39801e
+#   text hash     777ebcf54e375e81
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

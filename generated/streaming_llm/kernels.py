@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6c61a07335b5dc50
-#   text hash     5deab2ad58fe7c16
+#   content hash  000eadc91a39801e
+#   text hash     6c729bec6691ba81
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernels: Causal attention to the 1024 most recent keys and to the first four.
 

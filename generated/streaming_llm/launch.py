@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6c61a07335b5dc50
-#   text hash     942f619bfa5ed7a7
+#   content hash  000eadc91a39801e
+#   text hash     7267b0b84eb31283
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

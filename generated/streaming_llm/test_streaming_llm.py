@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6c61a07335b5dc50
-#   text hash     75483876669fcf9c
+#   content hash  000eadc91a39801e
+#   text hash     4c4df0ee30786488
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0604f321c76ea9c6
-#   text hash     a5f25624dd02f217
+#   content hash  5207d1943937e3e9
+#   text hash     2facdf1724269349
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

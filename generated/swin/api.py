@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0604f321c76ea9c6
-#   text hash     8d2fe91d38bd5db0
+#   content hash  5207d1943937e3e9
+#   text hash     81da885ea4fec063
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

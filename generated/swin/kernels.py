@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0604f321c76ea9c6
-#   text hash     5c9ae0f9e1283c54
+#   content hash  5207d1943937e3e9
+#   text hash     b6544c27cd863f30
 #   render with   attnforge render specs/swin.yaml
 """The kernels: Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0604f321c76ea9c6
-#   text hash     60c5df85ace38230
+#   content hash  5207d1943937e3e9
+#   text hash     4d6af8085e91a7b8
 #   render with   attnforge render specs/swin.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0604f321c76ea9c6
-#   text hash     779bb8c7e54e2256
+#   content hash  5207d1943937e3e9
+#   text hash     22d091c82b9848ea
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

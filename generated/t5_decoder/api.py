@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  370244fb2a7926ac
-#   text hash     56cc6ea170015322
+#   content hash  7c3ce2a6714d7ea2
+#   text hash     df2f49b8835f0691
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  370244fb2a7926ac
-#   text hash     7effb4b62baf9f98
+#   content hash  7c3ce2a6714d7ea2
+#   text hash     a0080883646e47fa
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  370244fb2a7926ac
-#   text hash     f5d7c6fb86b60844
+#   content hash  7c3ce2a6714d7ea2
+#   text hash     861166563e69e28c
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

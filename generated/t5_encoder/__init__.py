@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  d129753887433bf5
-#   text hash     be6a62f326c5c671
+#   content hash  3a80d8eab24de718
+#   text hash     35511bb5bfcf7e45
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

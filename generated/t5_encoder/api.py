@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  d129753887433bf5
-#   text hash     fbf282d2eb701a4a
+#   content hash  3a80d8eab24de718
+#   text hash     3f7ea1c1cc0adbb4
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

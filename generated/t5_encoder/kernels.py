@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  d129753887433bf5
-#   text hash     abcff5beee2e8aeb
+#   content hash  3a80d8eab24de718
+#   text hash     2411b52dce0f3f23
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernels: Attention with T5's learned biases for distances in both directions.
 

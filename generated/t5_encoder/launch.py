@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  d129753887433bf5
-#   text hash     758e7bae8f0f8ada
+#   content hash  3a80d8eab24de718
+#   text hash     c07d24ed878a9cb7
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

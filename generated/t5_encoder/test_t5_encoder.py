@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  d129753887433bf5
-#   text hash     ede4d64a4829fe4d
+#   content hash  3a80d8eab24de718
+#   text hash     7d3857ef5a63cd05
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

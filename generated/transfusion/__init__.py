@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  12827139ee081781
-#   text hash     fc6866cf29de0bb6
+#   content hash  a016c7ae13de2827
+#   text hash     fa906b7aadd91da1
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

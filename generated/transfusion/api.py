@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  12827139ee081781
-#   text hash     ea7d14cb2cf388ba
+#   content hash  a016c7ae13de2827
+#   text hash     613974fc2457a308
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

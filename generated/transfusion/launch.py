@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  12827139ee081781
-#   text hash     a1cb9a9d7a6416e2
+#   content hash  a016c7ae13de2827
+#   text hash     6b73c276e42c784c
 #   render with   attnforge render specs/transfusion.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  12827139ee081781
-#   text hash     de56685c4adad568
+#   content hash  a016c7ae13de2827
+#   text hash     b3db7b93ebcb4f6f
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

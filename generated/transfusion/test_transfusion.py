@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  12827139ee081781
-#   text hash     edbce8a0e54b697f
+#   content hash  a016c7ae13de2827
+#   text hash     b71671ad429536cd
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d49eeb365b60ccce
-#   text hash     66819e5e44782f5b
+#   content hash  1c0ef06f845ad0cc
+#   text hash     b9218d9acd58a89e
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

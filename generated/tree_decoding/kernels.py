@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d49eeb365b60ccce
-#   text hash     1b16d0f9fcdba711
+#   content hash  1c0ef06f845ad0cc
+#   text hash     ab0b31277aedf878
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernels: A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d49eeb365b60ccce
-#   text hash     282c51d1245b5347
+#   content hash  1c0ef06f845ad0cc
+#   text hash     eb6a669ff0eed1e4
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d49eeb365b60ccce
-#   text hash     0a50dbbdc343c150
+#   content hash  1c0ef06f845ad0cc
+#   text hash     d032b9d70658bd46
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -157,11 +157,12 @@ class Scores(Conditions):
     def _risky(self, a: Text, size: float) -> list[tuple[str, float]]:
         """Terms that divide by 0 in the branch that a choice does not take; what chooses stands far from a tie."""
         sign, square = self.draw.pick(("1 - 2 * (k % 2)", "1 if k <= q else -1")), "1 + score * score"
+        other = f"{a.within(PRODUCT)} / max(-({sign}), 0)"
         return [
             ("score / (q - k) if q > k else score", size), ("score if k % 3 == 0 else score / (k % 3)", size),
             (f"sqrt(max(({square}) * ({sign}), 0))", size), (f"log(max(({square}) * ({sign}), 0) + 1)", size),
             (f"score / max(({square}) * ({sign}), 0) if ({sign}) > 0 else {a.text}", 2.0),
-            (f"score + ({a.within(TERNARY + 1)} if ({sign}) > 0 else {a.within(PRODUCT)} / (q - q))", size + 1),
+            (f"score + ({a.within(TERNARY + 1)} if ({sign}) > 0 else {other})", size + 1),
         ]  # fmt: skip
 
     def _plain(self, depth: int) -> str:

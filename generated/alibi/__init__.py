@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  080be230edd49f21
-#   text hash     e1a55dbe1f0248b5
+#   content hash  cacd3fee11766aaa
+#   text hash     4bcf0e9b4926672d
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

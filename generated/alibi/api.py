@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  080be230edd49f21
-#   text hash     64b532712047314f
+#   content hash  cacd3fee11766aaa
+#   text hash     e52a74915b8ce5b8
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  080be230edd49f21
-#   text hash     3c64eb43bc3059c2
+#   content hash  cacd3fee11766aaa
+#   text hash     7d7114b3f9d6a3bf
 #   render with   attnforge render specs/alibi.yaml
 """The kernels: Causal attention with linear biases, one slope a head.
 

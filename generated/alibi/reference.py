@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  080be230edd49f21
-#   text hash     a860c3735c4ee827
+#   content hash  cacd3fee11766aaa
+#   text hash     321ba5dbc93594d2
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  080be230edd49f21
-#   text hash     b186f0513480b29d
+#   content hash  cacd3fee11766aaa
+#   text hash     672ef4e281261e7d
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

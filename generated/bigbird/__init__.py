@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  0d5d7a4658152d61
-#   text hash     480b118542b818ac
+#   content hash  6a0f6faaa66ce454
+#   text hash     ed63c577ee10b638
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

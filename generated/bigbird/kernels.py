@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  0d5d7a4658152d61
-#   text hash     5fd032c3e98a18e5
+#   content hash  6a0f6faaa66ce454
+#   text hash     537af95fe157dfa2
 #   render with   attnforge render specs/bigbird.yaml
 """The kernels: A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  0d5d7a4658152d61
-#   text hash     fa7dbcf258b471ec
+#   content hash  6a0f6faaa66ce454
+#   text hash     531b619128b7849c
 #   render with   attnforge render specs/bigbird.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

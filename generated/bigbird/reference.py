@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  0d5d7a4658152d61
-#   text hash     781eb6846794e9fe
+#   content hash  6a0f6faaa66ce454
+#   text hash     37304a950fa42469
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

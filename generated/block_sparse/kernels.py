@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  f16b02a3c7e51adc
-#   text hash     f9034f40870d6250
+#   content hash  b32134f73958735c
+#   text hash     7be55102cf65fbf9
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernels: Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  f16b02a3c7e51adc
-#   text hash     ee59a77a984d858a
+#   content hash  b32134f73958735c
+#   text hash     7ee7be26b552a4f9
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f8488d50a328ed60
-#   text hash     aec9314b2223b8bd
+#   content hash  2c190b4b28e1dfb6
+#   text hash     206588953b4f88e3
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

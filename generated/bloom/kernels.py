@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f8488d50a328ed60
-#   text hash     425722e9a71af0ca
+#   content hash  2c190b4b28e1dfb6
+#   text hash     c9505c4fe5b74c77
 #   render with   attnforge render specs/bloom.yaml
 """The kernels: Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  43f3ce56412a627c
-#   text hash     fee11353b7725c4b
+#   content hash  248fa6eb04006932
+#   text hash     f5b84097f5f8eec7
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  43f3ce56412a627c
-#   text hash     ccab7dac2a07a50b
+#   content hash  248fa6eb04006932
+#   text hash     4dadeaca53a6aa4e
 #   render with   attnforge render specs/causal.yaml
 """The kernels: Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  43f3ce56412a627c
-#   text hash     897565fd10c7272c
+#   content hash  248fa6eb04006932
+#   text hash     86435d1e957d1092
 #   render with   attnforge render specs/causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  43f3ce56412a627c
-#   text hash     2a1bde4ab983d136
+#   content hash  248fa6eb04006932
+#   text hash     1c662a081842c5e9
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  0c8bee880194a6cc
-#   text hash     d3b0c43f416e145d
+#   content hash  d676542b016093d8
+#   text hash     0184557ac194e0cf
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

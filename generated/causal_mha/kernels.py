@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  0c8bee880194a6cc
-#   text hash     90d8a99798a49b5b
+#   content hash  d676542b016093d8
+#   text hash     c9a55e92e7ff5f96
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernels: Causal attention with as many key heads as query heads.
 

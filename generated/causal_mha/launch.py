@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  0c8bee880194a6cc
-#   text hash     7b32adc4c5570c69
+#   content hash  d676542b016093d8
+#   text hash     183ee8f5ca2dec67
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

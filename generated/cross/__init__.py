@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  929b73db92fe96ee
-#   text hash     59bcc47a8ab117b6
+#   content hash  68e8db8c3d195e75
+#   text hash     aea3b44813d389bd
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

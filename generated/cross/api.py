@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  929b73db92fe96ee
-#   text hash     5e1d185bfe1cf7cf
+#   content hash  68e8db8c3d195e75
+#   text hash     bf1f0101ea28de22
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  929b73db92fe96ee
-#   text hash     b58580e3673cd0a3
+#   content hash  68e8db8c3d195e75
+#   text hash     671734203bb58d2f
 #   render with   attnforge render specs/cross.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

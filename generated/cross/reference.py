@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  929b73db92fe96ee
-#   text hash     72dd8d9cda9fdddf
+#   content hash  68e8db8c3d195e75
+#   text hash     84269ac8ed8d2b2d
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  929b73db92fe96ee
-#   text hash     13f4a82a7e617456
+#   content hash  68e8db8c3d195e75
+#   text hash     08dca781e7b62c92
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  aa85412674d8ae52
-#   text hash     aa4f5a941461f40d
+#   content hash  e8acb1a428dfbfda
+#   text hash     115763ab6d166075
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

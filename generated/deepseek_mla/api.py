@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  aa85412674d8ae52
-#   text hash     6da3f178f3312bb7
+#   content hash  e8acb1a428dfbfda
+#   text hash     86bc3357c07da0ff
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

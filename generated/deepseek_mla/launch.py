@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  aa85412674d8ae52
-#   text hash     901a6db13e1bd02b
+#   content hash  e8acb1a428dfbfda
+#   text hash     2f6b8d66332d0f66
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  aa85412674d8ae52
-#   text hash     5808823b7ee13f9a
+#   content hash  e8acb1a428dfbfda
+#   text hash     54f3bd5fb08f947e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  1737748a070123d3
-#   text hash     4010a76e14b80a7b
+#   content hash  6ed7e9a8d4826d35
+#   text hash     17edc0e3b9e29623
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  1737748a070123d3
-#   text hash     e17a309fc4111e7d
+#   content hash  6ed7e9a8d4826d35
+#   text hash     070c3e70940a296d
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

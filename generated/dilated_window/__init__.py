@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  266d19dc389cb51b
-#   text hash     15d7e32105c6e0af
+#   content hash  c6af84dff9a43988
+#   text hash     84c28cee754c9840
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

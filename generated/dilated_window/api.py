@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  266d19dc389cb51b
-#   text hash     877db98a8b2cfdb0
+#   content hash  c6af84dff9a43988
+#   text hash     d7365541c8a0b8ed
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  266d19dc389cb51b
-#   text hash     a509704eabc31d31
+#   content hash  c6af84dff9a43988
+#   text hash     942352bec73920de
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  266d19dc389cb51b
-#   text hash     91c5dc72a6f3e6df
+#   content hash  c6af84dff9a43988
+#   text hash     6c3ebe7f5c043ae9
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

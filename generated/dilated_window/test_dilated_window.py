@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  266d19dc389cb51b
-#   text hash     9ef6e98530d3123e
+#   content hash  c6af84dff9a43988
+#   text hash     1cb356f9f4cc8cb3
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

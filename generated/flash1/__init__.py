@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  4923687cf187e126
-#   text hash     5e46c67dd8e2c56e
+#   content hash  3309fc58017895a1
+#   text hash     b9c980adf823bbed
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

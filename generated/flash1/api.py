@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  4923687cf187e126
-#   text hash     d3d965dfe55316e1
+#   content hash  3309fc58017895a1
+#   text hash     ded188b3ff1de0ef
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

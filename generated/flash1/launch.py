@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  4923687cf187e126
-#   text hash     fe30c86b21dd4736
+#   content hash  3309fc58017895a1
+#   text hash     e93f13b45b3ba904
 #   render with   attnforge render specs/flash1.yaml
 """Launches the kernels as operators that PyTorch can compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  4923687cf187e126
-#   text hash     b8b3ae11c08cc467
+#   content hash  3309fc58017895a1
+#   text hash     7d89a8dcbe915f81
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

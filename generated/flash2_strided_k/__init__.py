@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  7edb38f47a5a2b2a
-#   text hash     7a2ceb23d759b34c
+#   content hash  b6c353aae4214acf
+#   text hash     eae5668b2b3546dd
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  7edb38f47a5a2b2a
-#   text hash     d702176524dc0978
+#   content hash  b6c353aae4214acf
+#   text hash     ecb82fc842424bbb
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

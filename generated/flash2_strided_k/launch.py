@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  7edb38f47a5a2b2a
-#   text hash     a21826a8312c04b0
+#   content hash  b6c353aae4214acf
+#   text hash     23ce66f2a9541b12
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Launches the kernels as operators that PyTorch can compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  7edb38f47a5a2b2a
-#   text hash     83f372e69f72db44
+#   content hash  b6c353aae4214acf
+#   text hash     bf7c89d9e8b73778
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

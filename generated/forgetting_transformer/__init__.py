@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ed37fb1e2dcc1ba8
-#   text hash     68f307d58a24d98b
+#   content hash  a059c58654771026
+#   text hash     b8955969b7e3e542
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ed37fb1e2dcc1ba8
-#   text hash     97fb0a95cae5b633
+#   content hash  a059c58654771026
+#   text hash     416a25da61f68b3a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The kernels: Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ed37fb1e2dcc1ba8
-#   text hash     2e5cf30e0badd918
+#   content hash  a059c58654771026
+#   text hash     4eb5af88e84f2f83
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ed37fb1e2dcc1ba8
-#   text hash     1dff329e3cfa6ca6
+#   content hash  a059c58654771026
+#   text hash     2a52721e6ca8226c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7948c2fc89b8bfc7
-#   text hash     f0f4eb3c2cebf90e
+#   content hash  74e4951ae25df6cf
+#   text hash     38dfab7a93fe5cb6
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7948c2fc89b8bfc7
-#   text hash     8d44ebb73c559e03
+#   content hash  74e4951ae25df6cf
+#   text hash     79f474371e926efc
 #   render with   attnforge render specs/full.yaml
 """The kernels: Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7948c2fc89b8bfc7
-#   text hash     de1af7c0874f13d6
+#   content hash  74e4951ae25df6cf
+#   text hash     255cd0eefa92580e
 #   render with   attnforge render specs/full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

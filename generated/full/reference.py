@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7948c2fc89b8bfc7
-#   text hash     ba061a511eb4be0d
+#   content hash  74e4951ae25df6cf
+#   text hash     6371499298802aa7
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

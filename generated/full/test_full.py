@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7948c2fc89b8bfc7
-#   text hash     2ab058c3b91004a1
+#   content hash  74e4951ae25df6cf
+#   text hash     da8e0b6dabec069b
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

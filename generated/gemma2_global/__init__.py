@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4bdf7cfb6e651060
-#   text hash     7910d73ae7007ecc
+#   content hash  2b657991ab43ec2f
+#   text hash     f5be942168e71887
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4bdf7cfb6e651060
-#   text hash     2c4fcda8a55ee7f2
+#   content hash  2b657991ab43ec2f
+#   text hash     d68e6b5a2b6b9b7a
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4bdf7cfb6e651060
-#   text hash     7aa8ae6eb8d72208
+#   content hash  2b657991ab43ec2f
+#   text hash     376af3bb5924e7e7
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4bdf7cfb6e651060
-#   text hash     45a5646cccf3976f
+#   content hash  2b657991ab43ec2f
+#   text hash     357a563faa78f4d0
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  907d53851cb46e4b
-#   text hash     18dc6e4d7cdf8632
+#   content hash  2516f00af735f214
+#   text hash     0abfd001a4923206
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  907d53851cb46e4b
-#   text hash     9774b1a98aeaa902
+#   content hash  2516f00af735f214
+#   text hash     a4c94440481a050f
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

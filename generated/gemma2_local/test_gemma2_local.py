@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  907d53851cb46e4b
-#   text hash     1b53531412d07d50
+#   content hash  2516f00af735f214
+#   text hash     eb8d3ef7bf54c155
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  8599194c0d553771
-#   text hash     554524693bf1e388
+#   content hash  6cc4fac715ad3b98
+#   text hash     bc7ca576ce138a7e
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

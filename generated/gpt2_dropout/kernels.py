@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  8599194c0d553771
-#   text hash     ba397d22e432dce5
+#   content hash  6cc4fac715ad3b98
+#   text hash     4b5d4b0b86428b0f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernels: Causal attention with dropout of the weights, for training.
 

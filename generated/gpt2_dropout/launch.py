@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  8599194c0d553771
-#   text hash     2656ec39841fd211
+#   content hash  6cc4fac715ad3b98
+#   text hash     f0e7f1180019b085
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

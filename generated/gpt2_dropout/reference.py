@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  8599194c0d553771
-#   text hash     dc252ea1d49613e3
+#   content hash  6cc4fac715ad3b98
+#   text hash     aff51f2c16b548f4
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

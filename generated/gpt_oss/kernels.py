@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f30defe5fc1840f0
-#   text hash     bf179f568db178fa
+#   content hash  4cec0b650c931d60
+#   text hash     d410ed1e52e1be8f
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernels: The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f30defe5fc1840f0
-#   text hash     4c3e5a153c471982
+#   content hash  4cec0b650c931d60
+#   text hash     b1afdda8b7802f08
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

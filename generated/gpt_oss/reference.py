@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f30defe5fc1840f0
-#   text hash     149311397c65e0ac
+#   content hash  4cec0b650c931d60
+#   text hash     739b253827f229cd
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

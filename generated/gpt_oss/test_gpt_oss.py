@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f30defe5fc1840f0
-#   text hash     58cb74f68951a5f7
+#   content hash  4cec0b650c931d60
+#   text hash     9ae9babbc70d5ba7
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

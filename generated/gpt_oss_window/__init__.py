@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e68dd36bea03d778
-#   text hash     51c0280937634b44
+#   content hash  aa79f2eb6b9c70b6
+#   text hash     95df8c2f1ad84d54
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e68dd36bea03d778
-#   text hash     9f9894079dd3eebb
+#   content hash  aa79f2eb6b9c70b6
+#   text hash     8af94aaa2d763e52
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernels: The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

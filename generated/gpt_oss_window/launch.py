@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e68dd36bea03d778
-#   text hash     bc59e41c8f062378
+#   content hash  aa79f2eb6b9c70b6
+#   text hash     f7a2cf9daa7b6bed
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e68dd36bea03d778
-#   text hash     fcec1acde0ffe917
+#   content hash  aa79f2eb6b9c70b6
+#   text hash     7acce470316372d9
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e68dd36bea03d778
-#   text hash     49b3afde6372a15b
+#   content hash  aa79f2eb6b9c70b6
+#   text hash     217d35e9937fb02a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  55061d29a8bfca45
-#   text hash     d138d9c10901751c
+#   content hash  98864ded7d0c22b9
+#   text hash     157ec472c8ffc09e
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  55061d29a8bfca45
-#   text hash     6be6d56d2bff5bdd
+#   content hash  98864ded7d0c22b9
+#   text hash     67e33a1d97ea6517
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

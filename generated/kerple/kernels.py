@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  55061d29a8bfca45
-#   text hash     aaad880290786b2f
+#   content hash  98864ded7d0c22b9
+#   text hash     2272f8a0c15eede5
 #   render with   attnforge render specs/kerple.yaml
 """The kernels: Causal attention that falls with the logarithm of the distance, at a learned rate.
 

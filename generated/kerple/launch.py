@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  55061d29a8bfca45
-#   text hash     98e29e45bd4550df
+#   content hash  98864ded7d0c22b9
+#   text hash     beef613fed19476f
 #   render with   attnforge render specs/kerple.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  55061d29a8bfca45
-#   text hash     ddd3ed94ba9489e8
+#   content hash  98864ded7d0c22b9
+#   text hash     22d2d8823897c0f8
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

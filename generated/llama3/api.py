@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ae828fce5d33471d
-#   text hash     1292e3a4ecd6944f
+#   content hash  8147cac38ebcc6f4
+#   text hash     261f11a6a36137d4
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

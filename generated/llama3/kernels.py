@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ae828fce5d33471d
-#   text hash     fc3033136047350c
+#   content hash  8147cac38ebcc6f4
+#   text hash     5ebef9ae73dd66bf
 #   render with   attnforge render specs/llama3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

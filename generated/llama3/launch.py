@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ae828fce5d33471d
-#   text hash     2012270de976be2a
+#   content hash  8147cac38ebcc6f4
+#   text hash     928240024a829261
 #   render with   attnforge render specs/llama3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ae828fce5d33471d
-#   text hash     4cce342bb16975ce
+#   content hash  8147cac38ebcc6f4
+#   text hash     4b5f108d59959bee
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

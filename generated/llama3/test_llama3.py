@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ae828fce5d33471d
-#   text hash     49fd54b131ba8c2d
+#   content hash  8147cac38ebcc6f4
+#   text hash     b32b8e1bff5dbf39
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  63fcd564b35cd4f5
-#   text hash     c477565b33cdee7c
+#   content hash  a2b984edb33ad0e4
+#   text hash     29b163d9adb1b090
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  63fcd564b35cd4f5
-#   text hash     510f36545e16299d
+#   content hash  a2b984edb33ad0e4
+#   text hash     f76bc4002216fe33
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

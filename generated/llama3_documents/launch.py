@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  63fcd564b35cd4f5
-#   text hash     fdff7c79af596627
+#   content hash  a2b984edb33ad0e4
+#   text hash     3c6b33caaa74ad05
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  63fcd564b35cd4f5
-#   text hash     35b622a05ae043ec
+#   content hash  a2b984edb33ad0e4
+#   text hash     d8d120f55c700836
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  63fcd564b35cd4f5
-#   text hash     ca0801bd68c24e27
+#   content hash  a2b984edb33ad0e4
+#   text hash     02769bcfb8476982
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f46e55ce6e3aa5a6
-#   text hash     e04f415c00358111
+#   content hash  37ab33904ecec087
+#   text hash     eee85526300da7f2
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f46e55ce6e3aa5a6
-#   text hash     40db3319b7357be4
+#   content hash  37ab33904ecec087
+#   text hash     0da4aa31527235de
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

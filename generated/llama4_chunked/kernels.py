@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f46e55ce6e3aa5a6
-#   text hash     b6715f77fc6a99d8
+#   content hash  37ab33904ecec087
+#   text hash     b0f6132d1e08aa05
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernels: Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f46e55ce6e3aa5a6
-#   text hash     b388bb83ed29a576
+#   content hash  37ab33904ecec087
+#   text hash     59506271dd759733
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f46e55ce6e3aa5a6
-#   text hash     978cdc0825c45668
+#   content hash  37ab33904ecec087
+#   text hash     705e38ccb45833e3
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f6547b48d8e3f448
-#   text hash     646ad5fc617a7cc6
+#   content hash  9bb707505bf42d1e
+#   text hash     c9f420929eb61716
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

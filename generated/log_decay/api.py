@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f6547b48d8e3f448
-#   text hash     3a2b715bcef17b53
+#   content hash  9bb707505bf42d1e
+#   text hash     f03a2e52fd47c335
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f6547b48d8e3f448
-#   text hash     ca1a689433771e8b
+#   content hash  9bb707505bf42d1e
+#   text hash     6402395dcab7bd37
 #   render with   attnforge render specs/log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f6547b48d8e3f448
-#   text hash     784cad7f8ecad5cb
+#   content hash  9bb707505bf42d1e
+#   text hash     a049a25fdd0ba9c4
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

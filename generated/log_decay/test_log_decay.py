@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f6547b48d8e3f448
-#   text hash     a8f5fcc7581bc8d7
+#   content hash  9bb707505bf42d1e
+#   text hash     dede889abedc3396
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

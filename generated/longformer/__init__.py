@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e15fc2279e41e4f1
-#   text hash     edd837b5931eefad
+#   content hash  efc1346f9cafe258
+#   text hash     c4ee749603c091c0
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e15fc2279e41e4f1
-#   text hash     d7de78bbfe62baa7
+#   content hash  efc1346f9cafe258
+#   text hash     92fb27025cde0344
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e15fc2279e41e4f1
-#   text hash     f3573a909e7cc47f
+#   content hash  efc1346f9cafe258
+#   text hash     5e88085a7bf6914e
 #   render with   attnforge render specs/longformer.yaml
 """The kernels: A window of 256 keys to each side, and 16 global tokens.
 

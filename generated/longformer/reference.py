@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e15fc2279e41e4f1
-#   text hash     a8c431789d626fe5
+#   content hash  efc1346f9cafe258
+#   text hash     dcccb1fbbcc81673
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e15fc2279e41e4f1
-#   text hash     d667ed6b4522a771
+#   content hash  efc1346f9cafe258
+#   text hash     cb1ea28eca208e46
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e34890a33d8d7301
-#   text hash     b3e80604a4872e9c
+#   content hash  98693dd45ceede61
+#   text hash     a76385416922114d
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

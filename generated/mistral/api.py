@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e34890a33d8d7301
-#   text hash     867d44e4ee93cdbc
+#   content hash  98693dd45ceede61
+#   text hash     37e5dbd7f4a3e358
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e34890a33d8d7301
-#   text hash     19846fcfed7f5afe
+#   content hash  98693dd45ceede61
+#   text hash     bb3a90c3a3970a98
 #   render with   attnforge render specs/mistral.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

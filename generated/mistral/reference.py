@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e34890a33d8d7301
-#   text hash     482d08ac67ada994
+#   content hash  98693dd45ceede61
+#   text hash     89fce21ac0af44f7
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

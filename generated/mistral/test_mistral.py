@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e34890a33d8d7301
-#   text hash     bb6d3ebb568ac1de
+#   content hash  98693dd45ceede61
+#   text hash     4fafd15cfb0282ec
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  acbaeb535e4f8ac2
-#   text hash     e7451f8b66ecde39
+#   content hash  11c2edc7c16a6ed3
+#   text hash     8a3c557c2873de60
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  acbaeb535e4f8ac2
-#   text hash     ba865e07fb3fe190
+#   content hash  11c2edc7c16a6ed3
+#   text hash     849274a95b977043
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

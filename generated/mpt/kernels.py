@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  acbaeb535e4f8ac2
-#   text hash     9f8fa668fa06f24a
+#   content hash  11c2edc7c16a6ed3
+#   text hash     ce7b3562a84c43d8
 #   render with   attnforge render specs/mpt.yaml
 """The kernels: Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  acbaeb535e4f8ac2
-#   text hash     8bd255e3899e2648
+#   content hash  11c2edc7c16a6ed3
+#   text hash     ce8dd15acc555647
 #   render with   attnforge render specs/mpt.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

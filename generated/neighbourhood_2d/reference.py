@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  cb942e980e5e714d
-#   text hash     fb38067c63f2a5f8
+#   content hash  cc51395cb7ab35a6
+#   text hash     5f965b6e31389efc
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  cb942e980e5e714d
-#   text hash     169e3d500a41fbf2
+#   content hash  cc51395cb7ab35a6
+#   text hash     2ca8f0e8e8abf96f
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5d2563706fa7127b
-#   text hash     9dc5eccfdaa1b5fb
+#   content hash  d4a6de3eb3d598fb
+#   text hash     1183ce3bff279391
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

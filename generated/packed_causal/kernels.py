@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5d2563706fa7127b
-#   text hash     f3180ed150e36089
+#   content hash  d4a6de3eb3d598fb
+#   text hash     1984aad950a0222e
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernels: Causal attention for sequences packed into one tensor.
 

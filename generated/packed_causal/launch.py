@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5d2563706fa7127b
-#   text hash     e1bc1721b359638d
+#   content hash  d4a6de3eb3d598fb
+#   text hash     ae7583c7c8e06369
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

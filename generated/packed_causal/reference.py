@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5d2563706fa7127b
-#   text hash     e9bc38cad19ae5a6
+#   content hash  d4a6de3eb3d598fb
+#   text hash     2d21a1a0e09b660c
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5d2563706fa7127b
-#   text hash     f17292699f497b45
+#   content hash  d4a6de3eb3d598fb
+#   text hash     c4461d262d9b405f
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  d481025682d2f4de
-#   text hash     3b6e35cb44a43dba
+#   content hash  8e5ef454ac35c34a
+#   text hash     5662a278647a42f6
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  d481025682d2f4de
-#   text hash     b4581af7366c19d4
+#   content hash  8e5ef454ac35c34a
+#   text hash     17cad57b4ed12c2e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The kernels: Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

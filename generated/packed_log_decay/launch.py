@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  d481025682d2f4de
-#   text hash     fa3292344c4e2a8c
+#   content hash  8e5ef454ac35c34a
+#   text hash     4211bb2b285c3cca
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  d481025682d2f4de
-#   text hash     7a24ed14a34b5dc3
+#   content hash  8e5ef454ac35c34a
+#   text hash     e79e833d84ba9942
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  8d1ebf6a0e79ea30
-#   text hash     e7907bcf2b678fe8
+#   content hash  cf4a7d924cb69f2b
+#   text hash     4bfa9dcd50647180
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  8d1ebf6a0e79ea30
-#   text hash     f57036a588dd9cd9
+#   content hash  cf4a7d924cb69f2b
+#   text hash     cf9920a6e2471e57
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  8d1ebf6a0e79ea30
-#   text hash     97f2f122d425a155
+#   content hash  cf4a7d924cb69f2b
+#   text hash     736b08c0df3bc47f
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernels: Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  8d1ebf6a0e79ea30
-#   text hash     19d3ee02ab75a7eb
+#   content hash  cf4a7d924cb69f2b
+#   text hash     d432e7154e177b96
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  8d1ebf6a0e79ea30
-#   text hash     bb5f074a8c242f5d
+#   content hash  cf4a7d924cb69f2b
+#   text hash     5e699362bb88b351
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

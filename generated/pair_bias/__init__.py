@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  8336497892ed043c
-#   text hash     bab933e6cd5b0b62
+#   content hash  4685115ed1165aca
+#   text hash     572ab89fc210f2dd
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  8336497892ed043c
-#   text hash     b91f20b8e4204149
+#   content hash  4685115ed1165aca
+#   text hash     1782f95599cbea2e
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  8336497892ed043c
-#   text hash     a43038201272b6de
+#   content hash  4685115ed1165aca
+#   text hash     c905c3e74c7e2e19
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a83c7c0390abaa82
-#   text hash     761be4dc9f31b203
+#   content hash  c886aae1bd46f523
+#   text hash     b8607fbc4ace0bbf
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

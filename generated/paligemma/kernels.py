@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a83c7c0390abaa82
-#   text hash     16a938085489fbf9
+#   content hash  c886aae1bd46f523
+#   text hash     0f54b7d641124f4b
 #   render with   attnforge render specs/paligemma.yaml
 """The kernels: An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a83c7c0390abaa82
-#   text hash     650b32ea8adbe05d
+#   content hash  c886aae1bd46f523
+#   text hash     ed6c366c8c30a5fa
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

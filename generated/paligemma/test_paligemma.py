@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a83c7c0390abaa82
-#   text hash     513f63ad17b9ea48
+#   content hash  c886aae1bd46f523
+#   text hash     ee9f49d88460105e
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

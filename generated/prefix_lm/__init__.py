@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  443deabe692600fd
-#   text hash     fa417458f9718e11
+#   content hash  0af8e7a612829728
+#   text hash     1f30ca4d1a260c93
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  443deabe692600fd
-#   text hash     10cbe252c20b912e
+#   content hash  0af8e7a612829728
+#   text hash     b6c5cc4df8d55ec6
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernels: Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  443deabe692600fd
-#   text hash     4b1b9f028a67765e
+#   content hash  0af8e7a612829728
+#   text hash     9ca850b437373573
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

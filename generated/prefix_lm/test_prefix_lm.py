@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  443deabe692600fd
-#   text hash     84d5e2c12c7d1249
+#   content hash  0af8e7a612829728
+#   text hash     ee2ed0e979b470a8
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  eb0e35b16aa005ae
-#   text hash     a02318d06a97939b
+#   content hash  1d768779c513d77f
+#   text hash     83930ed22ff92409
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  eb0e35b16aa005ae
-#   text hash     45cb798a995b1d65
+#   content hash  1d768779c513d77f
+#   text hash     68be9a2246477a06
 #   render with   attnforge render specs/qwen3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

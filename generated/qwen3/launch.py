@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  eb0e35b16aa005ae
-#   text hash     e09fa98322baa26b
+#   content hash  1d768779c513d77f
+#   text hash     8f3a79b328c86956
 #   render with   attnforge render specs/qwen3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  eb0e35b16aa005ae
-#   text hash     03b03d1a2ceffb49
+#   content hash  1d768779c513d77f
+#   text hash     2a5f5dab7cdcd789
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  dffbeb938723d248
-#   text hash     707deed7347d97c3
+#   content hash  1dd30938e921d79b
+#   text hash     53f8e34b9d148a94
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

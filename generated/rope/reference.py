@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  dffbeb938723d248
-#   text hash     09e3438de09340fe
+#   content hash  1dd30938e921d79b
+#   text hash     f57160bbdfe457b1
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  dffbeb938723d248
-#   text hash     252834b238d5d8f4
+#   content hash  1dd30938e921d79b
+#   text hash     5a5ed04fb59ae49d
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

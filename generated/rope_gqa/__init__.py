@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  18c034465c49edbf
-#   text hash     93667bb4c9523b9d
+#   content hash  c7de5a117abed6bd
+#   text hash     4e2990f4011ca232
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  18c034465c49edbf
-#   text hash     3a01236ff5ff7b09
+#   content hash  c7de5a117abed6bd
+#   text hash     2e660096c51e803f
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  18c034465c49edbf
-#   text hash     6ed9ef461f6afda2
+#   content hash  c7de5a117abed6bd
+#   text hash     9f841e841452316c
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

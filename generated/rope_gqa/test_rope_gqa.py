@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  18c034465c49edbf
-#   text hash     1dee19fa5995e3b6
+#   content hash  c7de5a117abed6bd
+#   text hash     9911faec94344b1d
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

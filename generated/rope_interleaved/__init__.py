@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f7e9482c12d78266
-#   text hash     9a69c18330679b5b
+#   content hash  cce760db71fa07db
+#   text hash     5479ab01106b452b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

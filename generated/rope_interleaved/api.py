@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f7e9482c12d78266
-#   text hash     e20e4940da79e0e6
+#   content hash  cce760db71fa07db
+#   text hash     fad746d7b3a6e003
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

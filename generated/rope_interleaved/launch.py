@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f7e9482c12d78266
-#   text hash     43ded22d8dc27380
+#   content hash  cce760db71fa07db
+#   text hash     09a024cae1cbccb4
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f7e9482c12d78266
-#   text hash     f1718f07e3b1d0e9
+#   content hash  cce760db71fa07db
+#   text hash     7bddc9da1c753ac8
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

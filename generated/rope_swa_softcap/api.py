@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  7e0c8482ef588224
-#   text hash     6847f720b74d9b5b
+#   content hash  6166730c3a4bd553
+#   text hash     060ec8c0e1cfcf22
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  7e0c8482ef588224
-#   text hash     6bcb5ddab49413e7
+#   content hash  6166730c3a4bd553
+#   text hash     ee35c3d5702a15b7
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

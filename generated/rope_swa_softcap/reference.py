@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  7e0c8482ef588224
-#   text hash     09804f2d475f32ba
+#   content hash  6166730c3a4bd553
+#   text hash     01345cce9a2ddef1
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

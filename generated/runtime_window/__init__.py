@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  fe7ea7d38ebc5909
-#   text hash     a0844422b7bc0f09
+#   content hash  45769d51ae7384d8
+#   text hash     941425acf3bf6d37
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

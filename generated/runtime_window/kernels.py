@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  fe7ea7d38ebc5909
-#   text hash     a6b30eba2d55856c
+#   content hash  45769d51ae7384d8
+#   text hash     c91a49017a1b1755
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernels: Causal attention to the most recent keys, as many as each call says.
 

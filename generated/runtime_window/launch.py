@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  fe7ea7d38ebc5909
-#   text hash     2abb3442158ddb63
+#   content hash  45769d51ae7384d8
+#   text hash     b234109a69bbaf2c
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  fe7ea7d38ebc5909
-#   text hash     fe3415d14362d15f
+#   content hash  45769d51ae7384d8
+#   text hash     fa5481c9aab59d4d
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  b5633414d73385b8
-#   text hash     35ff6be43d25353e
+#   content hash  8c752f206e393f97
+#   text hash     8331e6df5a52a889
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  b5633414d73385b8
-#   text hash     95ce5fcdd759334a
+#   content hash  8c752f206e393f97
+#   text hash     8121f3da6edfd316
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

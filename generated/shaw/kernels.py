@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  b5633414d73385b8
-#   text hash     7316d3a04be6659e
+#   content hash  8c752f206e393f97
+#   text hash     ef9306496bc61a64
 #   render with   attnforge render specs/shaw.yaml
 """The kernels: Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  b5633414d73385b8
-#   text hash     df2e901a28a8c970
+#   content hash  8c752f206e393f97
+#   text hash     7e76a439147c4968
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

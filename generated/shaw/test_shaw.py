@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  b5633414d73385b8
-#   text hash     4b999b3f89cee141
+#   content hash  8c752f206e393f97
+#   text hash     341d3dd1f2fbd93e
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  aad7961b89626cea
-#   text hash     d2898e767be35e4e
+#   content hash  d139717508d1f584
+#   text hash     8819fa78bb61fc54
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  aad7961b89626cea
-#   text hash     b092bf7bbcc7b15c
+#   content hash  d139717508d1f584
+#   text hash     7102ab6c61fa1f0a
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  aad7961b89626cea
-#   text hash     c45684cb54620fc5
+#   content hash  d139717508d1f584
+#   text hash     6d6df6dc57aca09c
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernels: Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  aad7961b89626cea
-#   text hash     adc4c9402b8f986b
+#   content hash  d139717508d1f584
+#   text hash     a04cef662973f431
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  953c47a00a60674d
-#   text hash     153b943246b9026f
+#   content hash  bb96473450f69064
+#   text hash     50d8be089c10d52b
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

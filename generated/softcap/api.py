@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  953c47a00a60674d
-#   text hash     0369c2a42d94c4ab
+#   content hash  bb96473450f69064
+#   text hash     3f2caffe263fecf6
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

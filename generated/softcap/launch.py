@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  953c47a00a60674d
-#   text hash     19c281a74689aee1
+#   content hash  bb96473450f69064
+#   text hash     f544ec6f70f45429
 #   render with   attnforge render specs/softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

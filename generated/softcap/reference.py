@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  953c47a00a60674d
-#   text hash     f25e19eb3e4e094a
+#   content hash  bb96473450f69064
+#   text hash     98d83493b5809630
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  953c47a00a60674d
-#   text hash     6e9b356edd7af324
+#   content hash  bb96473450f69064
+#   text hash     e70ef65e27c7fa42
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

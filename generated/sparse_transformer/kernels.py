@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1843077d6a2ac27c
-#   text hash     4ac9456cc17e77c9
+#   content hash  22ea08aee1b3fcb3
+#   text hash     ec7c31c58dea4411
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernels: Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1843077d6a2ac27c
-#   text hash     960e78ce63373b9c
+#   content hash  22ea08aee1b3fcb3
+#   text hash     2b781129173d306f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1843077d6a2ac27c
-#   text hash     fb10dccc31447e95
+#   content hash  22ea08aee1b3fcb3
+#   text hash     560696a9f023f78e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  000eadc91a39801e
-#   text hash     7267b0b84eb31283
+#   content hash  d0ae4b03397d0acd
+#   text hash     fdf50b96ceb2c6a9
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

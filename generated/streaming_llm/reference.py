@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  000eadc91a39801e
-#   text hash     9a02285bdab35596
+#   content hash  d0ae4b03397d0acd
+#   text hash     7b5aaadf7fdb3784
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  000eadc91a39801e
-#   text hash     4c4df0ee30786488
+#   content hash  d0ae4b03397d0acd
+#   text hash     a3718c6ce9486642
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  5207d1943937e3e9
-#   text hash     2facdf1724269349
+#   content hash  58bb1c7950102fc5
+#   text hash     caaf07b9eb6ba997
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

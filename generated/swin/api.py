@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  5207d1943937e3e9
-#   text hash     81da885ea4fec063
+#   content hash  58bb1c7950102fc5
+#   text hash     729f8a1c7cfc44a2
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

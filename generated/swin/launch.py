@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  5207d1943937e3e9
-#   text hash     4d6af8085e91a7b8
+#   content hash  58bb1c7950102fc5
+#   text hash     dae3f9b508da163d
 #   render with   attnforge render specs/swin.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

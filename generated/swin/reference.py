@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  5207d1943937e3e9
-#   text hash     22d091c82b9848ea
+#   content hash  58bb1c7950102fc5
+#   text hash     5f4e3be48483edf5
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

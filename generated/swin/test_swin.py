@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  5207d1943937e3e9
-#   text hash     43161acb59c79f48
+#   content hash  58bb1c7950102fc5
+#   text hash     183362ea4e2b7b35
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

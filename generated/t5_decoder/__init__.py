@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7c3ce2a6714d7ea2
-#   text hash     1bb0b204ad1200f1
+#   content hash  f32d6c902327729d
+#   text hash     b34c81d309b9709c
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

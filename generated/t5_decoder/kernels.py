@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7c3ce2a6714d7ea2
-#   text hash     2bcc1c2f93fb62d0
+#   content hash  f32d6c902327729d
+#   text hash     d75949217246c622
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernels: Causal attention with T5's learned biases for distances.
 

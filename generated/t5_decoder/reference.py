@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7c3ce2a6714d7ea2
-#   text hash     af2c9ecacd652edf
+#   content hash  f32d6c902327729d
+#   text hash     9355326f495aca06
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

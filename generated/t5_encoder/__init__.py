@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3a80d8eab24de718
-#   text hash     35511bb5bfcf7e45
+#   content hash  760e600d1e3339e5
+#   text hash     675db70bd957dd54
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3a80d8eab24de718
-#   text hash     2411b52dce0f3f23
+#   content hash  760e600d1e3339e5
+#   text hash     dff34519c53955cf
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernels: Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3a80d8eab24de718
-#   text hash     7d59217f31092e59
+#   content hash  760e600d1e3339e5
+#   text hash     6c5ce31de6963c32
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a016c7ae13de2827
-#   text hash     fa906b7aadd91da1
+#   content hash  b349286c66ed8f95
+#   text hash     84d87e9efb3e116e
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a016c7ae13de2827
-#   text hash     3140bc8f676e1d49
+#   content hash  b349286c66ed8f95
+#   text hash     23c293622e656c59
 #   render with   attnforge render specs/transfusion.yaml
 """The kernels: Causal attention in which the patches of one image see each other.
 

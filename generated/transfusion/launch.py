@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a016c7ae13de2827
-#   text hash     6b73c276e42c784c
+#   content hash  b349286c66ed8f95
+#   text hash     cdf87ad2735770bf
 #   render with   attnforge render specs/transfusion.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

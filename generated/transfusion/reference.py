@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a016c7ae13de2827
-#   text hash     b3db7b93ebcb4f6f
+#   content hash  b349286c66ed8f95
+#   text hash     13c63f673a4e1798
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a016c7ae13de2827
-#   text hash     b71671ad429536cd
+#   content hash  b349286c66ed8f95
+#   text hash     44482d8eb13b3261
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

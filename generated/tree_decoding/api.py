@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  1c0ef06f845ad0cc
-#   text hash     27f0d89aa0487e57
+#   content hash  0424efa3b81c2bb2
+#   text hash     90a4d6182a79d35f
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

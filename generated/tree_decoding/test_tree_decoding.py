@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  1c0ef06f845ad0cc
-#   text hash     3df782b13b06add8
+#   content hash  0424efa3b81c2bb2
+#   text hash     b0ca439d346336a6
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -129,7 +129,7 @@ def test_a_far_index_is_an_int32(tmp_path: Path) -> None:
     text = 'score: [expr: "score + table[INDEX]"]\ninputs: {table: {axes: [64], grad: true}}'
     for index, wide in (("abs(q - k)", False), ("abs(q - k) * 1000 - 7000", True)):
         reader = Reader(loaded(tmp_path, text.replace("INDEX", index)), "q")
-        (place,) = (line for line in reader.loads("step") if "within(" in line)
+        (place,) = (load.value for load in reader.loads("step") if "within(" in load.value)
         assert ("tl.cast(" in place) == wide and (".to(tl.int32)" in place) == wide, place
 
 

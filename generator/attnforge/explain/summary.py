@@ -14,7 +14,7 @@ from ..language.spec import Spec
 from ..plan import loops, plan
 from ..plan.leaf import Side
 from ..plan.plan import Argument
-from ..plan.score_terms import label
+from ..plan.statements import label
 from ..plan.tile_states import Skips
 from ..printing.spec_text import plain, source
 from ..tiling import ranges

@@ -17,6 +17,7 @@ from ..language.spec import Spec
 from ..plan import loops, plan
 from ..plan.leaf import Site
 from ..plan.score_terms import View
+from ..plan.statements import label, targets
 
 
 @dataclass
@@ -46,20 +47,22 @@ def _marks(spec: Spec) -> list[_Marks]:
     marks = [_Marks() for _ in (*spec.masks, *spec.scores)]
     planned = plan.build(spec)
     for view in (planned.by_query, planned.by_key, *(pair.view for pair in planned.faces.pairs)):
-        texts = [line.text for line in (*view.keep[: len(spec.masks)], *view.score)]
+        texts = [statement.value for statement in (*view.keep[: len(spec.masks)], *view.score)]
         nodes = [*(mask.keep for mask in spec.masks), *(score.score for score in spec.scores)]
         for mark, text, node in zip(marks, texts, nodes, strict=True):
             mark.values.add(_syntax(text))
             mark.made |= _loads(view, node)
         for mark, term in zip(marks[len(spec.masks) :], view.terms, strict=True):
             slopes = (term.slope, *(slope for _, slope in term.sums))
-            mark.values |= {_syntax(text) for _, text in term.before} | {_syntax(term.value)}
+            mark.values |= {_syntax(statement.value) for statement in (*term.before, term.value)}
             mark.values |= {_syntax("-ds")} if not term.slope.text and term.slope.sign == "-" else set()
-            mark.names |= {name for name, _ in term.before} | {slope.text for slope in slopes if slope.text}
+            mark.names |= {statement.target for statement in term.before} | {
+                slope.text for slope in slopes if slope.text
+            }
             mark.names |= {name for total, _ in term.sums for name in (total.name, f"{total.name}_ptr")}
     for skips in (planned.key_skips, planned.query_skips):
         for mark, state in zip(marks, skips.states if skips else (), strict=False):
-            mark.values |= {_syntax(line.text.split(" = " if " = " in line.text else " &= ", 1)[1]) for line in state}
+            mark.values |= {_syntax(statement.value) for statement in state}
     whole = _range_ends(spec)
     for i, mark in enumerate(marks[: len(spec.masks)]):
         left = dataclasses.replace(spec, masks=spec.masks[:i] + spec.masks[i + 1 :])
@@ -76,7 +79,7 @@ def _loads(view: View, node: Node) -> set[str]:
     given = {i.name for i in view.spec.inputs if i.axes}
     leaves = [view.leaf(n) for n in node.walk() if n.op == "input" and n.value in given]
     sites: tuple[Site, ...] = ("program", "head", "tile", "step", "mask")
-    made = {line.split(" = ")[0] for site in sites for line in view.loads(site)}
+    made = {name for site in sites for name in targets(view.loads(site))}
     return {
         name
         for name in made
@@ -124,5 +127,5 @@ def _headings(spec: Spec, text: str, found: list[set[int]]) -> None:
     for i, row in enumerate(rows[:-1]):
         if row.strip().startswith("# ") and found[i + 1]:
             heading = row.strip()[2:]
-            labels = [line.label for line in View(spec, "q").keep] + [t.label for t in View(spec, "q").terms]
+            labels = [*(label(mask.label) for mask in spec.masks), *(label(term.label) for term in spec.scores)]
             found[i] |= {owner for owner in found[i + 1] if labels[owner] == heading}

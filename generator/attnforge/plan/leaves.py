@@ -18,6 +18,7 @@ from ..language.spec import Spec
 from ..printing import printers
 from .leaf import CASTS, SIDE_OF, TYPES, Leaf, Side, Site
 from .running_sums import REST
+from .statements import Statement, targets
 
 
 @dataclass(frozen=True)
@@ -127,40 +128,43 @@ class Reader:
 
     # -- loads ---------------------------------------------------------------------------------------------------
 
-    def loads(self, site: Site) -> tuple[str, ...]:
+    def loads(self, site: Site) -> tuple[Statement, ...]:
         """The statements that make leaves available, by where they run; those of "mask" in steps that apply one."""
-        lines = dict.fromkeys(self._numbers() if site == "program" else ())
+        found = dict.fromkeys(self._numbers() if site == "program" else ())
         for leaf in self.leaves:
             outer = "head" if self._heads and self.per_head(leaf) else "program"
             if leaf.form == "value":
                 if site == outer:
-                    lines[f"{leaf.name} = {self._value_of(leaf.input)}"] = None
+                    found[Statement(leaf.name, self._value_of(leaf.input))] = None
                 continue
             base = "head" if self._heads and "head" in leaf.input.kinds else "program"
             whole = self.whole(leaf.input)
             if site == base and self._steps(whole):
-                lines[f"{whole.name}_base = {(self._steps if self.streams(whole) else self._place)(whole)}"] = None
+                place = (self._steps if self.streams(whole) else self._place)(whole)
+                found[Statement(f"{whole.name}_base", place)] = None
             extent, inner = self.extent(leaf), "step" if leaf in self._scored else "mask"
             owned = "tile" if self.whole_head and extent else outer
             if leaf.input.scan and site == owned:
                 place = f"tl.maximum({self.own}_first, 0).to(tl.int64) * {whole.name}_stride_token"
-                lines[f"{whole.name}_anchor = tl.load({self.base(whole)} + {place})"] = None
+                found[Statement(f"{whole.name}_anchor", f"tl.load({self.base(whole)} + {place})")] = None
             if site == (owned if extent <= {self.own} else inner):
-                texts = {"row": self._row, "pair": self._pair, "entry": self._entry}[leaf.form](leaf)
-                lines |= dict.fromkeys(texts)
-        return tuple(lines)
+                made = {"row": self._row, "pair": self._pair, "entry": self._entry}[leaf.form](leaf)
+                found |= dict.fromkeys(made)
+        return tuple(found)
 
     @property
     def _heads(self) -> bool:
         """Whether a program goes through several query heads."""
         return self.own == "k" and not self.whole_head
 
-    def _numbers(self) -> Iterator[str]:
+    def _numbers(self) -> Iterator[Statement]:
         """Makes the call's numbers values of the kernel language: the interpreter hands on Python's own floats."""
         kinds = {o.keyword: o.type for o in self.spec.options} | {
             i.name: i.dtype for i in self.spec.inputs if not i.axes
         }
-        yield from (f"{name} = tl.cast({name}, {TYPES[kind]})" for name, kind in kinds.items() if kind != "int")
+        for name, kind in kinds.items():
+            if kind != "int":
+                yield Statement(name, f"tl.cast({name}, {TYPES[kind]})")
 
     def streams(self, given: Input) -> Side | None:
         """The side along which steps read an input's values of rows by a descriptor, if any does."""
@@ -224,7 +228,7 @@ class Reader:
             return load
         return f"default_{given.name}(h, Hq) if {given.name}_ptr is None else {load}"
 
-    def _row(self, leaf: Leaf) -> list[str]:
+    def _row(self, leaf: Leaf) -> list[Statement]:
         given, kind = leaf.input, leaf.row_axis.kind
         first = "k_start" if leaf.side == "k" else "q_start" if kind == "query" else "q_first"
         count, block = "q_len" if kind == "query" else "k_len", "BLOCK_M" if leaf.side == "q" else "BLOCK_N"
@@ -237,8 +241,8 @@ class Reader:
             return f"load_vector({self.base(part)}, {rest}){self._seen_as(part)}"
 
         if not given.scan:
-            return [f"{leaf.name} = {load(given)}"]
-        return [f"{leaf.name} = {load(given)} - {given.name}_anchor + {load(_rest(given))}"]
+            return [Statement(leaf.name, load(given))]
+        return [Statement(leaf.name, f"{load(given)} - {given.name}_anchor + {load(_rest(given))}")]
 
     @staticmethod
     def _seen_as(given: Input) -> str:
@@ -247,7 +251,7 @@ class Reader:
             return ".to(tl.int32, bitcast=True)"  # it stands among floats
         return CASTS["bool"] if given.dtype == "bool" else ""
 
-    def _pair(self, leaf: Leaf) -> list[str]:
+    def _pair(self, leaf: Leaf) -> list[Statement]:
         given, sides = leaf.input, []
         for kind, place in (("query", "row"), ("key", "k_pos")):
             per = next(axis.per for axis in given.axes if axis.kind == kind)
@@ -256,10 +260,10 @@ class Reader:
                 place, count = f"{place} // {per}", f"tl.cdiv({count}, {per})"
             sides.append(f"{place}, {given.name}_stride_{kind}, {count}")
         down, across = sides if self.down == "q" else sides[::-1]
-        return [f"{leaf.name} = load_pairs({self.base(given)}, {down}, {across}){CASTS[given.dtype]}"]
+        return [Statement(leaf.name, f"load_pairs({self.base(given)}, {down}, {across}){CASTS[given.dtype]}")]
 
-    def _entry(self, leaf: Leaf) -> list[str]:
-        given, lines = leaf.input, []
+    def _entry(self, leaf: Leaf) -> list[Statement]:
+        given, places = leaf.input, []
         text = base = self.base(given)
         strides = {axis_name: axis for axis_name, axis in self.strides(given).items() if axis.kind not in HEAD_AXES}
         counts = []
@@ -267,14 +271,15 @@ class Reader:
             count = str(axis.size) if axis.kind == "size" else "q_len" if axis.kind == "query" else "k_len"
             counts += [count] if axis.kind != "size" else []
             place = self.place_name(leaf, stride)
-            lines.append(f"{place} = within({index}, {count if axis.per == 1 else f'tl.cdiv({count}, {axis.per})'})")
+            end = count if axis.per == 1 else f"tl.cdiv({count}, {axis.per})"
+            places.append(Statement(place, f"within({index}, {end})"))
             text += f" + {place}.to(tl.int64) * {stride}"
         # an empty sequence has no entry to move to
         there = f", mask={counts[0]} > 0, other=0" if counts else ""
         value = f"tl.load({text}{there}){self._seen_as(given) or CASTS[given.dtype]}"
         if given.scan:
             value += f" - {given.name}_anchor + tl.load({text.replace(base, self.base(_rest(given)), 1)}{there})"
-        return [*lines, f"{leaf.name} = {value}"]
+        return [*places, Statement(leaf.name, value)]
 
     def _indices(self, leaf: Leaf) -> Iterator[str]:
         """The indices of an input's axes other than batch and heads, not yet clamped."""
@@ -309,16 +314,16 @@ class Reader:
         return text
 
     @property
-    def narrowed(self) -> tuple[str, ...]:
+    def narrowed(self) -> tuple[Statement, ...]:
         """The statements that keep a range of tiles to the documents of the program's own tile."""
         shift, block = ("0", "BLOCK_N") if self.own == "q" else ("k_len - q_len", "BLOCK_M")
-        lines = []
+        found = []
         for given in self.spec.inputs:
             if given.scan:
                 rest = f"{self.own}_first, {self.own}_last, {shift}, first, full_first, full_last, last, {block}"
                 call = f"in_documents({self.base(given)}, {given.name}_stride_part, {given.name}_stride_token, {rest})"
-                lines.append(f"first, full_first, full_last, last = {call}")
-        return tuple(lines)
+                found.append(Statement("first, full_first, full_last, last", call))
+        return tuple(found)
 
     # -- parameters ----------------------------------------------------------------------------------------------
 
@@ -352,11 +357,11 @@ class Reader:
             found[f"{given.name}_stride_{word}{many}"] = axis
         return found
 
-    def passed(self, texts: Iterable[str], known: Iterable[str], more: Iterable[str] = ()) -> tuple[str, ...]:
-        """The names of the kernel's, and of `more`, that a step's texts read, apart from those it knows anyway."""
-        read = printers.words(texts) - set(known)
+    def passed(self, read: Iterable[str], known: Iterable[str], more: Iterable[str] = ()) -> tuple[str, ...]:
+        """The names of the kernel's, and of `more`, among those that a step reads and does not know anyway."""
+        read = set(read) - set(known)
         sites: tuple[Site, ...] = ("program", "head", "tile")
-        outer = [line.split(" = ")[0] for site in sites for line in self.loads(site)]
+        outer = [name for site in sites for name in targets(self.loads(site))]
         candidates = [
             "b",
             "h",

@@ -13,6 +13,7 @@ from ..tiling import ranges
 from ..tiling.ranges import Span
 from .leaf import Side
 from .leaves import Reader
+from .statements import names
 
 _SHIFT = Node("local", (), "shift", "int")  # the position of row 0
 _POSITIONS = ("q_first", "q_last", "k_first", "k_last", "q_len", "k_len", "b", "h", "kv_h")
@@ -90,13 +91,13 @@ def build(spec: Spec, along: Side, *, told: bool = False) -> Walk:
     if told and len(found) > 1:
         found = (Span(None, None, None, None, False),)
     ends = tuple(_ends(span, along, spec) for span in found)
-    named = printers.words(text for e in ends for text in (e.lo, e.hi, *(e.full or ())))
+    named = set(names(*(text for e in ends for text in (e.lo, e.hi, *(e.full or ())))))
     if "shift" in named:
         named |= {"q_len", "k_len"}
     tile = ("q_first", "q_last") if along == "k" else ("k_first", "k_last")
     leaves = Reader(spec, "q").leaves
-    names = [o.keyword for o in spec.options] + [i.name for i in spec.inputs] + [leaf.name for leaf in leaves]
-    candidates = dict.fromkeys([*tile, "q_len", "k_len", "b", "h", "kv_h", *names])
+    given = [o.keyword for o in spec.options] + [i.name for i in spec.inputs] + [leaf.name for leaf in leaves]
+    candidates = dict.fromkeys([*tile, "q_len", "k_len", "b", "h", "kv_h", *given])
     parameters = tuple(name for name in candidates if name in named)
     full = told or any(e.full for e in ends)
     narrowed = told or any(given.scan for given in spec.inputs)

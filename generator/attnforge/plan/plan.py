@@ -13,7 +13,7 @@ from ..expressions.inputs import Axis, Input
 from ..expressions.tree import Node
 from ..language.spec import Spec
 from ..printing import printers
-from . import loops, running_sums, tiles
+from . import loops, running_sums, statements, tiles
 from .layout import reduced, scan_view
 from .leaf import SIDES, Side
 from .loops import Walk
@@ -159,11 +159,12 @@ class Plan:
     @property
     def shared_range(self) -> bool:
         """Whether all heads of a group walk along the same queries, a matter of nothing that differs between them."""
+        by_head = {"h", *statements.targets(self.by_key.loads("head"))}
+        if by_head & statements.reads(self.by_key.narrowed):
+            return False
         if self.query_skips:
             return self.query_skips.ranged and not self.query_skips.per_head
-        by_head = {"h", *(line.split(" = ")[0] for line in self.by_key.loads("head"))}
-        read = {*self.queries.parameters, *printers.words(self.by_key.narrowed)}
-        return len(self.queries.ends) == 1 and not by_head & read
+        return len(self.queries.ends) == 1 and not by_head & set(self.queries.parameters)
 
     # -- the host ------------------------------------------------------------------------------------------------
 

@@ -16,17 +16,10 @@ from ..printing import printers
 from .leaf import TYPES, Leaf
 from .leaves import Reader, as_bool
 from .scale_hoisting import Factored, factored
+from .statements import Statement, label
 from .tiles import Weight
 
 _ZEROS = Node("local", (), "tl.zeros_like(score)", "float")
-
-
-@dataclass(frozen=True)
-class Line:
-    """A statement's text and the term it comes from."""
-
-    text: str
-    label: str
 
 
 @dataclass(frozen=True)
@@ -61,10 +54,9 @@ class Slope:
 class Term:
     """A score term in a backward kernel: its slopes are worked out before it replaces the score."""
 
-    label: str
-    before: tuple[tuple[str, str], ...]  # named values, in order
+    before: tuple[Statement, ...]  # named values, in order
     guarded: tuple[str, ...]  # those of them, one for each score, that may be NaN or infinite where the mask hides it
-    value: str
+    value: Statement
     slope: Slope
     sums: tuple[tuple[Sum, Slope], ...]
 
@@ -86,16 +78,17 @@ class View(Reader):
     pair: Leaf | None = None
 
     @property
-    def keep(self) -> tuple[Line, ...]:
-        """What a visible place has to meet, one line for each mask."""
+    def keep(self) -> tuple[Statement, ...]:
+        """What a visible place has to meet, one statement for each mask."""
         keeps = (self.beside_tiles(m.keep) if self.reach(m.keep) else as_bool(m.keep) for m in self.spec.masks)
-        return tuple(Line(self.text(keep), label(m.label)) for keep, m in zip(keeps, self.spec.masks, strict=True))
+        pairs = zip(keeps, self.spec.masks, strict=True)
+        return tuple(Statement("keep", self.text(keep), "&=", label(mask.label)) for keep, mask in pairs)
 
     @property
-    def score(self) -> tuple[Line, ...]:
+    def score(self) -> tuple[Statement, ...]:
         """The score terms' values, in order."""
         nodes = zip(self.factored.scores, self.spec.scores, strict=True)
-        return tuple(Line(self.text(self._value(node)), label(s.label)) for node, s in nodes)
+        return tuple(Statement("score", self.text(self._value(node)), label=label(s.label)) for node, s in nodes)
 
     @cached_property
     def factored(self) -> Factored:
@@ -144,11 +137,10 @@ class View(Reader):
         """The score terms with the slopes that this backward kernel needs."""
         taken = 0
         terms = []
-        for i, term in enumerate(self.spec.scores):
-            shared = self._shared[i]
+        for i, shared in enumerate(self._shared):
             names = {old: f"{self._fresh('part')}{taken + j}" for j, (old, _) in enumerate(shared.parts)}
             taken += len(shared.parts)
-            before = [(names[old], self.text(_renamed(node, names))) for old, node in shared.parts]
+            before = [Statement(names[old], self.text(_renamed(node, names))) for old, node in shared.parts]
             named: list[Slope] = []
             guarded: list[str] = []
             for j, (node, reach) in enumerate(zip(shared.slopes, shared.reaches, strict=True)):
@@ -159,16 +151,15 @@ class View(Reader):
                     named.append(Slope(None, "-"))
                 else:
                     name = f"{self._fresh('slope')}{i}" + (f"_{j}" if j else "")
-                    before.append((name, self.text(slope)))
+                    before.append(Statement(name, self.text(slope)))
                     wild = bool(reach) and not _finite(slope)
                     named.append(Slope(name, thin=wild and reach != {"q", "k"}))
                     guarded += [name] if wild and not named[-1].thin else []
             terms.append(
                 Term(
-                    label(term.label),
                     tuple(before),
                     tuple(guarded),
-                    self.text(_renamed(shared.value, names)),
+                    Statement("score", self.text(_renamed(shared.value, names))),
                     named[0],
                     tuple(zip(shared.wanted, named[1:], strict=True)),
                 )
@@ -176,14 +167,13 @@ class View(Reader):
         return tuple(terms)
 
     @property
-    def inward(self) -> tuple[str, ...]:
+    def inward(self) -> tuple[Statement, ...]:
         """A backward step's statements from the plain score to the final one, slopes on the way."""
-        lines: list[str] = []
-        for term in self.terms:
-            lines.append(f"# {term.label}")
-            lines += [f"{name} = {text}" for name, text in term.before]
-            lines.append(f"score = {term.value}")
-        return tuple(lines)
+        found: list[Statement] = []
+        for term, given in zip(self.terms, self.spec.scores, strict=True):
+            first, *others = (*term.before, term.value)
+            found += [dataclasses.replace(first, heading=label(given.label)), *others]
+        return tuple(found)
 
     @property
     def guarded(self) -> tuple[str, ...]:
@@ -191,41 +181,40 @@ class View(Reader):
         return tuple(name for term in self.terms for name in term.guarded)
 
     @property
-    def outward(self) -> tuple[str, ...]:
+    def outward(self) -> tuple[Statement, ...]:
         """A backward step's statements from the final score's gradient, `ds`, to the plain one's."""
-        lines: list[str] = []
+        found: list[Statement] = []
         for term in reversed(self.terms):
             for total, slope in term.sums:
-                lines += self._added(total, slope)
+                found.append(self._added(total, slope))
             if term.slope.text:
-                lines.append(f"ds = {term.slope.product}")
+                found.append(Statement("ds", term.slope.product))
             elif term.slope.sign == "-":
-                lines.append("ds = -ds")
-        return tuple(lines)
+                found.append(Statement("ds", "-ds"))
+        return tuple(found)
 
-    def _added(self, total: Sum, slope: Slope) -> list[str]:
-        """The statements that add a step's share to a gradient."""
+    def _added(self, total: Sum, slope: Slope) -> Statement:
+        """The statement that adds a step's share to a gradient."""
         leaf, share = total.leaf, slope.product
+        sign: Literal["+=", "-="] = "+=" if slope.sign == "+" else "-="
         if leaf.form == "pair":
-            return [f"{total.name} {slope.sign}= {share}"]
-        # nothing where the gradient is not wanted
-        lines = [f"if {total.name}_ptr is not None:"]
+            return Statement(total.name, share, sign)
+        wanted = f"{total.name}_ptr is not None"
         if leaf.form != "entry":
-            return [*lines, f"    {total.name} {slope.sign}= tl.sum({share}, 1)"]
+            return Statement(total.name, f"tl.sum({share}, 1)", sign, condition=wanted)
         share, entry = ("-" if slope.sign == "-" else "") + share, self.entry(leaf)
         count = math.prod(leaf.input.sizes)
         if leaf.tie is None:
-            return [*lines, f"    add_by_entry({total.name}_ptr + slot * {count}, row < q_len, {entry}, {share})"]
+            call = f"add_by_entry({total.name}_ptr + slot * {count}, row < q_len, {entry}, {share})"
+            return Statement("", call, condition=wanted)
         inside = {"q": "row < q_len", "k": "k_pos < k_len"}[leaf.tie]
-        return [
-            *lines,
-            f"    add_by_row_and_entry({total.name}_ptr, {total.name}_row, {inside}, {entry}, {share}, {count})",
-        ]
+        call = f"add_by_row_and_entry({total.name}_ptr, {total.name}_row, {inside}, {entry}, {share}, {count})"
+        return Statement("", call, condition=wanted)
 
     @property
-    def added(self) -> tuple[str, ...]:
+    def added(self) -> tuple[Statement, ...]:
         """The statements that add up gradients of inputs."""
-        return tuple(line for t in self.terms for s, slope in t.sums for line in self._added(s, slope))
+        return tuple(self._added(total, slope) for term in self.terms for total, slope in term.sums)
 
     def _fresh(self, stem: str) -> str:
         """The stem of names that no keyword of the spec begins with."""
@@ -242,14 +231,12 @@ class View(Reader):
         found = zip(self.terms, after, strict=True)
         return not any(changed or slope.text for t, changed in found for s, slope in t.sums if s == total)
 
-    def default(self, given: Input) -> tuple[str, ...]:
-        """The statements that work an input out where the call leaves it out; the last one gives it."""
+    def default(self, given: Input) -> tuple[Statement, ...]:
+        """The statements that work an input out, at last as `value`, where the call leaves it out."""
         assert given.default is not None
         parts, (value,) = sharing.share([given.default], "part")
-        return (
-            *(f"{name} = {self.text(node)}" for name, node in parts),
-            f"return tl.cast({self.text(value)}, {TYPES[given.dtype]})",
-        )
+        named = (Statement(name, self.text(node)) for name, node in parts)
+        return (*named, Statement("value", f"tl.cast({self.text(value)}, {TYPES[given.dtype]})"))
 
     @cached_property
     def weight(self) -> Weight:
@@ -282,12 +269,6 @@ def _finite(node: Node) -> bool:
 
 
 _CLOSED = ("neg", "+", "-", "*", "abs", "min", "max")
-
-
-def label(text: str) -> str:
-    """A term's label as the end of a line of code."""
-    text = " ".join(text.split())
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _renamed(node: Node, names: dict[str, str]) -> Node:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from ..printing import printers
+from . import statements
 from .leaf import SIDES, Leaf, Side
 from .parameters import Kernel, Parameter
 from .pieces import TILED, Pieces
@@ -79,7 +79,7 @@ class Faces(Pieces):
             "forward",
             self.by_query,
             ("acc", "m", "l", "q_tile", *keys, "v_desc"),
-            [line.text for line in self.by_query.score],
+            statements.reads(self.by_query.score),
         )
         return Kernel(
             "forward",
@@ -105,7 +105,7 @@ class Faces(Pieces):
         """One head, a tile of keys after the other, each over the queries that see it."""
         names = ("k_tile", "v_tile", "q_desc", "acc_base", "m_base", "l_base", "DV")
         # a mask asks which keys there are at all
-        texts = ["k_pos", "k_len", *(line.text for line in self.by_key.score)]
+        read = {"k_pos", "k_len", *statements.reads(self.by_key.score)}
         return Kernel(
             "forward",
             (
@@ -119,7 +119,7 @@ class Faces(Pieces):
                 *self._dropped(),
                 *self._constants("GROUP", "DV", *TILED),
             ),
-            self._step("forward", self.by_key, names, texts),
+            self._step("forward", self.by_key, names, read),
         )
 
     @cached_property
@@ -156,7 +156,7 @@ class Faces(Pieces):
                 *self._constants("GROUP", "D", "DV", "PAIRS", *TILED, "BLOCK_PAIRS"),
                 self._axis("k"),
             ),
-            self._step("backward_dkv", self.by_key, names, self._backward_texts(self.by_key)),
+            self._step("backward_dkv", self.by_key, names, _read_backward(self.by_key)),
         )
 
     @cached_property
@@ -182,7 +182,7 @@ class Faces(Pieces):
                 *self._constants("GROUP", "D", "PAIRS", *TILED, "BLOCK_PAIRS"),
                 self._axis("q"),
             ),
-            self._step("backward_dq", self.by_query, names, self._backward_texts(self.by_query)),
+            self._step("backward_dq", self.by_query, names, _read_backward(self.by_query)),
         )
 
     @cached_property
@@ -346,24 +346,24 @@ class Faces(Pieces):
         if any(leaf.input.scan for leaf in rows):
             yield Parameter("k_rows", "i32", f"{self.sums[0]}.shape[-1]")
 
-    def _step(self, name: str, view: View, own: tuple[str, ...], texts: Iterable[str]) -> tuple[str, ...]:
-        """A step's parameters: its own names, where it stands, and what the terms' texts read."""
+    def _step(self, name: str, view: View, own: tuple[str, ...], read: Iterable[str]) -> tuple[str, ...]:
+        """A step's parameters: its own names, where it stands, and what it reads for the terms."""
         by_query = view.own == "q"
         place = ("k_offset" if by_query else "q_offset") if self.spec.packed else "b"
         inside = ("k_pos",) if by_query else ("row", "q_pos", "q_first")
-        texts = [*texts, *(line.text for line in view.keep), *view.loads("step"), *view.loads("mask")]
-        placed = by_query or {"k_len", "q_pos", "q_first"} & printers.words(texts)
+        loads = (*view.loads("step"), *view.loads("mask"))
+        read = {*read, *statements.reads((*view.keep, *loads))}
+        placed = by_query or {"k_len", "q_pos", "q_first"} & read
         where = (self.kv, "k_start") if by_query else ("h", "q_start", "q_len")
         known = (*own, place, *where, *(("k_len",) if placed else ()), "scale" if self.spec.scores else "units")
         blocks = ("BLOCK_N" if by_query else "BLOCK_M", "BLOCK_D", "BLOCK_DV", "PRECISION")
         if self.spec.dropout:
-            texts += ["rescale", view.kept] if name != "forward" else [view.kept]
-        made = {line.split(" = ")[0] for site in ("step", "mask") for line in view.loads(site)}
+            read |= statements.names(view.kept) | ({"rescale"} if name != "forward" else set())
+        made = statements.targets(loads)
         sums = [name for s in view.learned for name in (f"{s.name}_ptr", f"{s.name}_row")]
-        return (*known, *view.passed(texts, {*known, *inside, *made}, ("slot", *sums)), *blocks)
+        return (*known, *view.passed(read, {*known, *inside, *made}, ("slot", *sums)), *blocks)
 
-    def _backward_texts(self, view: View) -> list[str]:
-        found = list(view.added)
-        for term in view.terms:
-            found += [term.value, *(text for _, text in term.before)]
-        return found
+
+def _read_backward(view: View) -> frozenset[str]:
+    """The names that the score terms of a backward step read."""
+    return statements.reads((*view.added, *view.inward))

@@ -18,7 +18,7 @@ from ..tiling import intervals
 from ..tiling.intervals import FALSE, TRUE, Ends
 from .leaf import Leaf, Side
 from .leaves import Reader
-from .score_terms import Line, label
+from .statements import Statement, label, reads, targets
 
 _ZERO = Node("num", (), 0, "int")
 
@@ -91,12 +91,13 @@ class Skips:
     @cached_property
     def noting_names(self) -> set[str]:
         """What the kernel that notes extremes names, of both sides."""
-        return printers.words(text for side in self._sides for text in side.noting)
+        return set(reads(statement for side in self._sides for statement in side.noting))
 
     @cached_property
     def telling_names(self) -> set[str]:
         """What the kernel that makes ranges of them names besides."""
-        return printers.words(text for side in self._sides if side.ranged for text in (*side.telling, *side.parameters))
+        ranged = [side for side in self._sides if side.ranged]
+        return {name for side in ranged for name in (*targets(side.telling), *reads(side.telling), *side.parameters)}
 
     @property
     def _sides(self) -> tuple[Skips, Skips]:
@@ -112,7 +113,7 @@ class Skips:
         """Which notes are those of this batch entry and head."""
         return "(b * Hq + h)" if self.per_head else "b"
 
-    def notes(self, side: Side) -> tuple[str, ...]:
+    def notes(self, side: Side) -> tuple[Statement, ...]:
         """The statements that load the extremes of one side: of the own tile, or of the tiles in question."""
         width, noted = 2 * len(self.noted(side)), self.noted(side)
         lines = []
@@ -121,10 +122,10 @@ class Skips:
                 place = f"{side}_bounds_base" + (f" + tile * {width}" if side != self.own else "")
                 place += f" + {2 * i + j}" if i + j else ""
                 place += f", mask=tile < {side}_tiles, other=0" if side != self.own else ""
-                lines.append(f"{leaf.name}_{end} = tl.load({place})")
+                lines.append(Statement(f"{leaf.name}_{end}", f"tl.load({place})"))
         return tuple(lines)
 
-    def bases(self, tile: str) -> tuple[str, ...]:
+    def bases(self, tile: str) -> tuple[Statement, ...]:
         """The statements that find the notes; `tile` is the own one."""
         lines = []
         for side in ("q", "k"):
@@ -132,7 +133,7 @@ class Skips:
             if width:
                 own = f" + {tile}" if side == self.own else ""
                 place = f"tl.cast({self.place} * {side}_tiles{own}, tl.int64) * {width}"
-                lines.append(f"{side}_bounds_base = {side}_bounds_ptr + {place}")
+                lines.append(Statement(f"{side}_bounds_base", f"{side}_bounds_ptr + {place}"))
         return tuple(lines)
 
     @cached_property
@@ -142,20 +143,20 @@ class Skips:
         return tuple(sharing.share(list(found), f"state{i}_") for i, found in enumerate(ends))
 
     @cached_property
-    def states(self) -> tuple[tuple[Line, ...], ...]:
+    def states(self) -> tuple[tuple[Statement, ...], ...]:
         """For each mask what makes of a tile's extremes `some` and `every`: whether it shows anything, and all."""
         found = []
         for mask, (shared, (every, some)) in zip(self.spec.masks, self._shared, strict=True):
-            lines = [Line(f"{name} = {self._text(node)}", "") for name, node in shared]
+            lines = [Statement(name, self._text(node)) for name, node in shared]
             for name, node in (("some", some), ("every", every)):
                 if node != TRUE:
                     value = "tile < 0" if node == FALSE else self._text(node)
-                    lines.append(Line(f"{name} &= {value}", label(mask.label)))
+                    lines.append(Statement(name, value, "&=", label(mask.label)))
             found.append(tuple(lines))
         return tuple(found)
 
     @property
-    def extremes(self) -> tuple[str, ...]:
+    def extremes(self) -> tuple[Statement, ...]:
         """The statements that look at the blocks that tiles meet."""
         lines = []
         for leaf in self.blocks:
@@ -167,24 +168,20 @@ class Skips:
                 f"{a}, {b}, {n}, {leaf.input.name}_stride_{kind}" for a, b, n, kind in (sides[self.own], sides[other])
             ]
             call = f"block_extremes({self.reader.base(leaf.input)}, {texts[0]}, {texts[1]}, {self.block})"
-            lines.append(f"{leaf.name}_least, {leaf.name}_most = {call}")
+            lines.append(Statement(f"{leaf.name}_least, {leaf.name}_most", call))
         return tuple(lines)
 
     @property
     def parameters(self) -> tuple[str, ...]:
         """What the function takes beside the tiles in question and their size."""
         other: Side = "k" if self.own == "q" else "q"
-        texts = [
-            *(line.text for lines in self.states for line in lines),
-            *self.extremes,
-            *self.notes(other),
-            "k_len" if self.own == "q" else "q_len k_len",
-        ]
-        named = printers.words(texts)
+        states = (statement for found in self.states for statement in found)
+        named = reads((*states, *self.extremes, *self.notes(other)))
+        named |= {"k_len"} if self.own == "q" else {"q_len", "k_len"}
         made = {f"{leaf.name}_{end}" for leaf in (*self.noted(other), *self.blocks) for end in ("least", "most")}
         made |= {f"{other}_first", f"{other}_last"}
         own = [f"{leaf.name}_{end}" for leaf in self.noted(self.own) for end in ("least", "most")]
-        loaded = [line.split(" = ")[0] for site in ("program", "head") for line in self.reader.loads(site)]
+        loaded = targets((*self.reader.loads("program"), *self.reader.loads("head")))
         candidates = [f"{self.own}_first", f"{self.own}_last", "q_len", "k_len", "b", "h", "kv_h", *own]
         candidates += [f"{other}_bounds_base", f"{other}_tiles", *loaded, *self.reader.arguments]
         return tuple(name for name in dict.fromkeys(candidates) if name in named and name not in made)
@@ -198,23 +195,21 @@ class Skips:
         return printers.triton_helpers(nodes)
 
     @property
-    def noting(self) -> tuple[str, ...]:
+    def noting(self) -> tuple[Statement, ...]:
         """The statements that load what is to be noted of the own side."""
         return self._loads({leaf.name for leaf in self.noted(self.own)})
 
     @property
-    def telling(self) -> tuple[str, ...]:
+    def telling(self) -> tuple[Statement, ...]:
         """The statements that load what the states hang on besides."""
         return self._loads(set(self.parameters))
 
-    def _loads(self, needed: set[str]) -> tuple[str, ...]:
-        lines = [line for site in ("program", "head") for line in self.reader.loads(site)]
+    def _loads(self, needed: set[str]) -> tuple[Statement, ...]:
         kept = []
-        for line in reversed(lines):
-            name, text = line.split(" = ", 1)
-            if name in needed:
-                kept.append(line)
-                needed |= printers.words([text])
+        for statement in reversed((*self.reader.loads("program"), *self.reader.loads("head"))):
+            if statement.target in needed:
+                kept.append(statement)
+                needed |= statement.reads
         return tuple(reversed(kept))
 
     def _text(self, node: Node) -> str:

@@ -11,7 +11,6 @@ q_len, k_len, heads and options are Python numbers, every other leaf is a tensor
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
@@ -48,11 +47,6 @@ class Text(NamedTuple):
 def triton(node: Node, leaf: Leaf, limits: Mapping[str, Range]) -> str:
     """Triton text of an expression; a whole number is an int64 exactly where `limits` let it pass an int32."""
     return _Triton(leaf, limits).print(fold(node)).text
-
-
-def words(texts: Iterable[str]) -> set[str]:
-    """The names, and whatever else is a word, in texts."""
-    return {word for text in texts for word in re.findall(r"\w+", text)}
 
 
 def torch(node: Node, leaf: Leaf, *, atom: bool = False) -> str:

@@ -16,7 +16,7 @@ import jinja2
 from .. import __version__
 from ..export import flex
 from ..language.spec import Spec
-from ..plan import plan, reference
+from ..plan import plan, reference, statements
 from ..source import resources
 from . import format, header, prune
 
@@ -118,7 +118,7 @@ def _place(error: Exception, template: str) -> str:
 
 @functools.cache
 def _environment(escape: bool = False) -> jinja2.Environment:
-    return jinja2.Environment(
+    environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(resources.templates(), encoding="utf-8"),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -127,3 +127,5 @@ def _environment(escape: bool = False) -> jinja2.Environment:
         autoescape=escape,
         newline_sequence="\n",
     )
+    environment.filters["lines"] = statements.lines
+    return environment

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cacd3fee11766aaa
-#   text hash     4bcf0e9b4926672d
+#   content hash  209e40cfd00f2421
+#   text hash     d9ef92e45ecae8dc
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

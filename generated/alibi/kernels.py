@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cacd3fee11766aaa
-#   text hash     7d7114b3f9d6a3bf
+#   content hash  209e40cfd00f2421
+#   text hash     a89205f2a31dcf51
 #   render with   attnforge render specs/alibi.yaml
 """The kernels: Causal attention with linear biases, one slope a head.
 

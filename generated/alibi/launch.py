@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cacd3fee11766aaa
-#   text hash     cbec3651919131bd
+#   content hash  209e40cfd00f2421
+#   text hash     691cee54b377b7c6
 #   render with   attnforge render specs/alibi.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cacd3fee11766aaa
-#   text hash     672ef4e281261e7d
+#   content hash  209e40cfd00f2421
+#   text hash     da4f0803bf0df907
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6a0f6faaa66ce454
-#   text hash     07336f6d923eede5
+#   content hash  e74e39cbf9a2c406
+#   text hash     48f474a9e19698ac
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6a0f6faaa66ce454
-#   text hash     537af95fe157dfa2
+#   content hash  e74e39cbf9a2c406
+#   text hash     ef707b0e2a161f73
 #   render with   attnforge render specs/bigbird.yaml
 """The kernels: A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6a0f6faaa66ce454
-#   text hash     531b619128b7849c
+#   content hash  e74e39cbf9a2c406
+#   text hash     4b4a36a122eec207
 #   render with   attnforge render specs/bigbird.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6a0f6faaa66ce454
-#   text hash     37304a950fa42469
+#   content hash  e74e39cbf9a2c406
+#   text hash     cc6827d54e66c6f8
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

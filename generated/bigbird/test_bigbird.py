@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6a0f6faaa66ce454
-#   text hash     7968edc0c74ed7e1
+#   content hash  e74e39cbf9a2c406
+#   text hash     273eab118cb74b98
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b32134f73958735c
-#   text hash     26752590d094b112
+#   content hash  28febb661ae2310b
+#   text hash     cbe4dc57bf558d7e
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

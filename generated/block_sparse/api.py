@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b32134f73958735c
-#   text hash     97638163794bb2f2
+#   content hash  28febb661ae2310b
+#   text hash     50a29530ff516417
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b32134f73958735c
-#   text hash     7be55102cf65fbf9
+#   content hash  28febb661ae2310b
+#   text hash     f5e3f27bcbb5a6b3
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernels: Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b32134f73958735c
-#   text hash     771fd87e84ca9598
+#   content hash  28febb661ae2310b
+#   text hash     913158fc8d250537
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b32134f73958735c
-#   text hash     d6f2acca687a36ba
+#   content hash  28febb661ae2310b
+#   text hash     873c0719aca70adc
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

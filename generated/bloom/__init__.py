@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2c190b4b28e1dfb6
-#   text hash     206588953b4f88e3
+#   content hash  e324d36852972a50
+#   text hash     20595ab9571dd1d9
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

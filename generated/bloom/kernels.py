@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2c190b4b28e1dfb6
-#   text hash     c9505c4fe5b74c77
+#   content hash  e324d36852972a50
+#   text hash     2e427955f31d8acb
 #   render with   attnforge render specs/bloom.yaml
 """The kernels: Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2c190b4b28e1dfb6
-#   text hash     cae5a68cb615376d
+#   content hash  e324d36852972a50
+#   text hash     4c5da2599220a79d
 #   render with   attnforge render specs/bloom.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2c190b4b28e1dfb6
-#   text hash     435af426d66de264
+#   content hash  e324d36852972a50
+#   text hash     172d5bcd12a948a7
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2c190b4b28e1dfb6
-#   text hash     f2f8edf48b57b78c
+#   content hash  e324d36852972a50
+#   text hash     cb8e5b05a193adcd
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

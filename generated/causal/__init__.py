@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  248fa6eb04006932
-#   text hash     f5b84097f5f8eec7
+#   content hash  72695b2670059eef
+#   text hash     a8d178f85b3e3384
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  248fa6eb04006932
-#   text hash     4ac7c8e73822b356
+#   content hash  72695b2670059eef
+#   text hash     896af643732ae7b6
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

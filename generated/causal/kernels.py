@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  248fa6eb04006932
-#   text hash     4dadeaca53a6aa4e
+#   content hash  72695b2670059eef
+#   text hash     4fcd56b294011276
 #   render with   attnforge render specs/causal.yaml
 """The kernels: Causal attention with grouped heads.
 

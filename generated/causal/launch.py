@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  248fa6eb04006932
-#   text hash     86435d1e957d1092
+#   content hash  72695b2670059eef
+#   text hash     dd7a1f6d5df8707b
 #   render with   attnforge render specs/causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

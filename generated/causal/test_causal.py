@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  248fa6eb04006932
-#   text hash     1c662a081842c5e9
+#   content hash  72695b2670059eef
+#   text hash     cd1f19d4f43baa6b
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d676542b016093d8
-#   text hash     0184557ac194e0cf
+#   content hash  8953c69237e3722c
+#   text hash     22c499bb17d8cf53
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

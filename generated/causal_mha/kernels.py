@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d676542b016093d8
-#   text hash     c9a55e92e7ff5f96
+#   content hash  8953c69237e3722c
+#   text hash     434b8034e37da003
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernels: Causal attention with as many key heads as query heads.
 

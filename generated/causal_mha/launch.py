@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d676542b016093d8
-#   text hash     183ee8f5ca2dec67
+#   content hash  8953c69237e3722c
+#   text hash     922984faf1ab4dc4
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d676542b016093d8
-#   text hash     5fb636f9dfc3f7b3
+#   content hash  8953c69237e3722c
+#   text hash     6fdb2835239da7cd
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

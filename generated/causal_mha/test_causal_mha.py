@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d676542b016093d8
-#   text hash     e168fe75300f5406
+#   content hash  8953c69237e3722c
+#   text hash     4bc431a4da8f77b2
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

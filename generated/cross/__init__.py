@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  68e8db8c3d195e75
-#   text hash     aea3b44813d389bd
+#   content hash  8e11aacef98fb2c5
+#   text hash     105dd96bd60bba62
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

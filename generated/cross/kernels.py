@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  68e8db8c3d195e75
-#   text hash     e096ff9c986a8c81
+#   content hash  8e11aacef98fb2c5
+#   text hash     eb98a451fd9204ff
 #   render with   attnforge render specs/cross.yaml
 """The kernels: Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  68e8db8c3d195e75
-#   text hash     671734203bb58d2f
+#   content hash  8e11aacef98fb2c5
+#   text hash     6898f883e9dbdfa0
 #   render with   attnforge render specs/cross.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

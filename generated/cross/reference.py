@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  68e8db8c3d195e75
-#   text hash     84269ac8ed8d2b2d
+#   content hash  8e11aacef98fb2c5
+#   text hash     9c8b9e7439d4612c
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  68e8db8c3d195e75
-#   text hash     08dca781e7b62c92
+#   content hash  8e11aacef98fb2c5
+#   text hash     5ac4655e7953ac7b
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e8acb1a428dfbfda
-#   text hash     115763ab6d166075
+#   content hash  09663c6ff75fbc69
+#   text hash     de75e4bb5ec72111
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e8acb1a428dfbfda
-#   text hash     86bc3357c07da0ff
+#   content hash  09663c6ff75fbc69
+#   text hash     86233ef2231d5f69
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

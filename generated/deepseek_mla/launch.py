@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e8acb1a428dfbfda
-#   text hash     2f6b8d66332d0f66
+#   content hash  09663c6ff75fbc69
+#   text hash     89377b6f019242c9
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e8acb1a428dfbfda
-#   text hash     738e0a141717a13f
+#   content hash  09663c6ff75fbc69
+#   text hash     c46bce82f9e94582
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

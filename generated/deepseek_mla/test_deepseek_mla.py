@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e8acb1a428dfbfda
-#   text hash     54f3bd5fb08f947e
+#   content hash  09663c6ff75fbc69
+#   text hash     4c2b2eb491b1cd11
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

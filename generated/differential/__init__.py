@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  6ed7e9a8d4826d35
-#   text hash     17edc0e3b9e29623
+#   content hash  e6a2fef1b25bfdca
+#   text hash     982284e7a301676a
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  6ed7e9a8d4826d35
-#   text hash     caf30693d355a86b
+#   content hash  e6a2fef1b25bfdca
+#   text hash     d0eb30f4a9142c76
 #   render with   attnforge render specs/differential.yaml
 """The kernels: One of the two maps of differential attention, called once for each and subtracted.
 

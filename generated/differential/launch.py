@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  6ed7e9a8d4826d35
-#   text hash     7ff61eac218a5f1e
+#   content hash  e6a2fef1b25bfdca
+#   text hash     df6141553664ebef
 #   render with   attnforge render specs/differential.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  6ed7e9a8d4826d35
-#   text hash     070c3e70940a296d
+#   content hash  e6a2fef1b25bfdca
+#   text hash     281921df3c6b39a6
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

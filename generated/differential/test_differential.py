@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  6ed7e9a8d4826d35
-#   text hash     241afe5df2a6c2c7
+#   content hash  e6a2fef1b25bfdca
+#   text hash     5751d8397f7b6d6d
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c6af84dff9a43988
-#   text hash     84c28cee754c9840
+#   content hash  ea306dff6e71e3b5
+#   text hash     7208fff27f4cffa5
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

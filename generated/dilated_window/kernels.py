@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c6af84dff9a43988
-#   text hash     ca1ab25aea43c5e3
+#   content hash  ea306dff6e71e3b5
+#   text hash     216a18c24d0fbabb
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernels: Causal attention to every fourth of the 512 most recent keys.
 

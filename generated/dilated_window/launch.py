@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c6af84dff9a43988
-#   text hash     942352bec73920de
+#   content hash  ea306dff6e71e3b5
+#   text hash     12858260b7274d4d
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

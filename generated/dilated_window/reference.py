@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c6af84dff9a43988
-#   text hash     6c3ebe7f5c043ae9
+#   content hash  ea306dff6e71e3b5
+#   text hash     22e92ca5bac53ba1
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

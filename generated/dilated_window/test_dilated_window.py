@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c6af84dff9a43988
-#   text hash     1cb356f9f4cc8cb3
+#   content hash  ea306dff6e71e3b5
+#   text hash     305b14e9cc8927c2
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  3309fc58017895a1
-#   text hash     b9c980adf823bbed
+#   content hash  b9b18ce55d68c4df
+#   text hash     820dbd4924acfe3c
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  3309fc58017895a1
-#   text hash     ded188b3ff1de0ef
+#   content hash  b9b18ce55d68c4df
+#   text hash     cc3700dfa547b339
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  3309fc58017895a1
-#   text hash     385c92e55a560efa
+#   content hash  b9b18ce55d68c4df
+#   text hash     683d98bd3292685c
 #   render with   attnforge render specs/flash1.yaml
 """The kernels: Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

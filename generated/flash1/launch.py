@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  3309fc58017895a1
-#   text hash     e93f13b45b3ba904
+#   content hash  b9b18ce55d68c4df
+#   text hash     10da3b5ccfe80442
 #   render with   attnforge render specs/flash1.yaml
 """Launches the kernels as operators that PyTorch can compile."""
 

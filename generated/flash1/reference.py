@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  3309fc58017895a1
-#   text hash     7d89a8dcbe915f81
+#   content hash  b9b18ce55d68c4df
+#   text hash     47c25a564ebff885
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

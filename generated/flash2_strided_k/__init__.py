@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  b6c353aae4214acf
-#   text hash     eae5668b2b3546dd
+#   content hash  1adc6b8d69264b5f
+#   text hash     2c20c16e88943a2e
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  b6c353aae4214acf
-#   text hash     90095b1192b95a3d
+#   content hash  1adc6b8d69264b5f
+#   text hash     ed088365f71ac642
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The kernels: The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  b6c353aae4214acf
-#   text hash     23ce66f2a9541b12
+#   content hash  1adc6b8d69264b5f
+#   text hash     7edfb5bd7e534775
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Launches the kernels as operators that PyTorch can compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  b6c353aae4214acf
-#   text hash     ea7eda0ebf0bf4ef
+#   content hash  1adc6b8d69264b5f
+#   text hash     859a4f8b87343b35
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

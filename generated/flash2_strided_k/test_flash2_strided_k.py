@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  b6c353aae4214acf
-#   text hash     bf7c89d9e8b73778
+#   content hash  1adc6b8d69264b5f
+#   text hash     6f011e8c1bebf84c
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a059c58654771026
-#   text hash     b8955969b7e3e542
+#   content hash  204ea9fde8763f76
+#   text hash     eb4766344742c05c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

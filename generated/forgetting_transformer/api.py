@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a059c58654771026
-#   text hash     b327bebf1bcd9e51
+#   content hash  204ea9fde8763f76
+#   text hash     9860c0cafca1ec48
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

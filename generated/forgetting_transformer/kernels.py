@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a059c58654771026
-#   text hash     416a25da61f68b3a
+#   content hash  204ea9fde8763f76
+#   text hash     01a10f29e12946b1
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The kernels: Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a059c58654771026
-#   text hash     4eb5af88e84f2f83
+#   content hash  204ea9fde8763f76
+#   text hash     83be13d70df1e5ac
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

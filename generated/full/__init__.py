@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  74e4951ae25df6cf
-#   text hash     38dfab7a93fe5cb6
+#   content hash  d56a52d1aa0e8dd5
+#   text hash     32736c176e350178
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

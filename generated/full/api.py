@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  74e4951ae25df6cf
-#   text hash     c1935ce536e88964
+#   content hash  d56a52d1aa0e8dd5
+#   text hash     cd29163ac2576b3d
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  74e4951ae25df6cf
-#   text hash     79f474371e926efc
+#   content hash  d56a52d1aa0e8dd5
+#   text hash     1922b82a2ec0e759
 #   render with   attnforge render specs/full.yaml
 """The kernels: Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  74e4951ae25df6cf
-#   text hash     6371499298802aa7
+#   content hash  d56a52d1aa0e8dd5
+#   text hash     17595851315d4c0a
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

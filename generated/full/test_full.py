@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  74e4951ae25df6cf
-#   text hash     da8e0b6dabec069b
+#   content hash  d56a52d1aa0e8dd5
+#   text hash     b55579d060992450
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

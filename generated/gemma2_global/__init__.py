@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2b657991ab43ec2f
-#   text hash     f5be942168e71887
+#   content hash  b462809511b16b00
+#   text hash     4bba5d7efcbd68f6
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2b657991ab43ec2f
-#   text hash     d68e6b5a2b6b9b7a
+#   content hash  b462809511b16b00
+#   text hash     9db53d42365dcb3a
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

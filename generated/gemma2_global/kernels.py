@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2b657991ab43ec2f
-#   text hash     a6afbc21817b00b7
+#   content hash  b462809511b16b00
+#   text hash     589ac62ef5398f35
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernels: The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2b657991ab43ec2f
-#   text hash     376af3bb5924e7e7
+#   content hash  b462809511b16b00
+#   text hash     c788e80cdf125778
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2b657991ab43ec2f
-#   text hash     357a563faa78f4d0
+#   content hash  b462809511b16b00
+#   text hash     d724d092c04f457e
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

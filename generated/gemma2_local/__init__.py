@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2516f00af735f214
-#   text hash     d879c2b85c20479e
+#   content hash  e988d8b164a58851
+#   text hash     daea7470ac1a2264
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2516f00af735f214
-#   text hash     0abfd001a4923206
+#   content hash  e988d8b164a58851
+#   text hash     b3ce218be3f19a36
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

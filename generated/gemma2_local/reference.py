@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2516f00af735f214
-#   text hash     a4c94440481a050f
+#   content hash  e988d8b164a58851
+#   text hash     e4c921eae67c987c
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2516f00af735f214
-#   text hash     eb8d3ef7bf54c155
+#   content hash  e988d8b164a58851
+#   text hash     55c7180a955129a7
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

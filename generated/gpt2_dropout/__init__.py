@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6cc4fac715ad3b98
-#   text hash     bc7ca576ce138a7e
+#   content hash  eee1698f81f19492
+#   text hash     c73308861cf1d56d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6cc4fac715ad3b98
-#   text hash     4b5d4b0b86428b0f
+#   content hash  eee1698f81f19492
+#   text hash     5aa88662769b9859
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernels: Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6cc4fac715ad3b98
-#   text hash     f0e7f1180019b085
+#   content hash  eee1698f81f19492
+#   text hash     90e75476dab0e4f7
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

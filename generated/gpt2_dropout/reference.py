@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6cc4fac715ad3b98
-#   text hash     aff51f2c16b548f4
+#   content hash  eee1698f81f19492
+#   text hash     88e2b0c26c59b823
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

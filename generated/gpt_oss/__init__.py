@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4cec0b650c931d60
-#   text hash     64becf058b1133a6
+#   content hash  aee9e0ea1014175e
+#   text hash     f0761baeabb077e7
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4cec0b650c931d60
-#   text hash     efaf5718d0c6ce62
+#   content hash  aee9e0ea1014175e
+#   text hash     93c2d347b7f7b5ae
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

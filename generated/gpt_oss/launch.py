@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4cec0b650c931d60
-#   text hash     b1afdda8b7802f08
+#   content hash  aee9e0ea1014175e
+#   text hash     11cce2d82a422dbb
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4cec0b650c931d60
-#   text hash     9ae9babbc70d5ba7
+#   content hash  aee9e0ea1014175e
+#   text hash     d76de9eda040adf2
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

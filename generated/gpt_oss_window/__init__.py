@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  aa79f2eb6b9c70b6
-#   text hash     95df8c2f1ad84d54
+#   content hash  69dc9325b5e44493
+#   text hash     a334296870bbfd09
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

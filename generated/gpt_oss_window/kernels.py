@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  aa79f2eb6b9c70b6
-#   text hash     8af94aaa2d763e52
+#   content hash  69dc9325b5e44493
+#   text hash     255dce396813d4bf
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernels: The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

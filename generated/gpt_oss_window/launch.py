@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  aa79f2eb6b9c70b6
-#   text hash     f7a2cf9daa7b6bed
+#   content hash  69dc9325b5e44493
+#   text hash     83f7eb32d9a06816
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  aa79f2eb6b9c70b6
-#   text hash     7acce470316372d9
+#   content hash  69dc9325b5e44493
+#   text hash     57c8485932d50585
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

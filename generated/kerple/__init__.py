@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  98864ded7d0c22b9
-#   text hash     157ec472c8ffc09e
+#   content hash  813c159e8e18a83e
+#   text hash     1fe1264bc4c8b707
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

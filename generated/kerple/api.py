@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  98864ded7d0c22b9
-#   text hash     67e33a1d97ea6517
+#   content hash  813c159e8e18a83e
+#   text hash     54cdc75d6085908f
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  98864ded7d0c22b9
-#   text hash     2272f8a0c15eede5
+#   content hash  813c159e8e18a83e
+#   text hash     7199575255bca5d4
 #   render with   attnforge render specs/kerple.yaml
 """The kernels: Causal attention that falls with the logarithm of the distance, at a learned rate.
 

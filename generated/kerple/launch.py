@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  98864ded7d0c22b9
-#   text hash     beef613fed19476f
+#   content hash  813c159e8e18a83e
+#   text hash     becc429d1a6d3d93
 #   render with   attnforge render specs/kerple.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

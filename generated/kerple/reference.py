@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  98864ded7d0c22b9
-#   text hash     22d2d8823897c0f8
+#   content hash  813c159e8e18a83e
+#   text hash     c6b4323e1433510b
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

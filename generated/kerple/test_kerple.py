@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  98864ded7d0c22b9
-#   text hash     a4f6b18c50c75486
+#   content hash  813c159e8e18a83e
+#   text hash     ab9c667f6b0fe191
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

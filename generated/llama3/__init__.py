@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8147cac38ebcc6f4
-#   text hash     e43c1042c2f2b668
+#   content hash  49deda0114c7b5d0
+#   text hash     ad58f29182f0b5bd
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

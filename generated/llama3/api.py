@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8147cac38ebcc6f4
-#   text hash     261f11a6a36137d4
+#   content hash  49deda0114c7b5d0
+#   text hash     91b9e74b11d036fa
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8147cac38ebcc6f4
-#   text hash     928240024a829261
+#   content hash  49deda0114c7b5d0
+#   text hash     fa10f1eb76dfaf6c
 #   render with   attnforge render specs/llama3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

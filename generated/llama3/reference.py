@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8147cac38ebcc6f4
-#   text hash     4b5f108d59959bee
+#   content hash  49deda0114c7b5d0
+#   text hash     01740fd5ed41ebe6
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8147cac38ebcc6f4
-#   text hash     b32b8e1bff5dbf39
+#   content hash  49deda0114c7b5d0
+#   text hash     fd76da8c9ce1395b
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

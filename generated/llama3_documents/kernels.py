@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  a2b984edb33ad0e4
-#   text hash     8f698a3b4ea882d3
+#   content hash  5b6bc4eef0145367
+#   text hash     bb72268f3f1b0ae9
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernels: Llama 3 on documents packed into one row, none of which sees another.
 

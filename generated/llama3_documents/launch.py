@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  a2b984edb33ad0e4
-#   text hash     3c6b33caaa74ad05
+#   content hash  5b6bc4eef0145367
+#   text hash     4b8b0e49c6aaf49e
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

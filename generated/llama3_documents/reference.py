@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  a2b984edb33ad0e4
-#   text hash     d8d120f55c700836
+#   content hash  5b6bc4eef0145367
+#   text hash     9fae070f892eec36
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

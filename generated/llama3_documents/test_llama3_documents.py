@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  a2b984edb33ad0e4
-#   text hash     02769bcfb8476982
+#   content hash  5b6bc4eef0145367
+#   text hash     527e155dffa7edec
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  37ab33904ecec087
-#   text hash     59506271dd759733
+#   content hash  01d4c62ca41b190d
+#   text hash     9ffdbaf7c750e3da
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  37ab33904ecec087
-#   text hash     1d77e04d2f19ef91
+#   content hash  01d4c62ca41b190d
+#   text hash     03f56ffa0922c852
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

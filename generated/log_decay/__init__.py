@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9bb707505bf42d1e
-#   text hash     c9f420929eb61716
+#   content hash  818ba5e606cf1760
+#   text hash     38d69ecb3cda935a
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9bb707505bf42d1e
-#   text hash     f03a2e52fd47c335
+#   content hash  818ba5e606cf1760
+#   text hash     bf0979767ee2a68f
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9bb707505bf42d1e
-#   text hash     5323ecc83b015bb6
+#   content hash  818ba5e606cf1760
+#   text hash     68bfd5d5423a9802
 #   render with   attnforge render specs/log_decay.yaml
 """The kernels: Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9bb707505bf42d1e
-#   text hash     6402395dcab7bd37
+#   content hash  818ba5e606cf1760
+#   text hash     a0c19cdf551c6694
 #   render with   attnforge render specs/log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9bb707505bf42d1e
-#   text hash     a049a25fdd0ba9c4
+#   content hash  818ba5e606cf1760
+#   text hash     b8cabc906bdaa491
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

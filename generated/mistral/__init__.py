@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  98693dd45ceede61
-#   text hash     a76385416922114d
+#   content hash  3fb1328633f33f30
+#   text hash     de3f638403737bf4
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  98693dd45ceede61
-#   text hash     37e5dbd7f4a3e358
+#   content hash  3fb1328633f33f30
+#   text hash     e19d54c1f0e617d6
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  98693dd45ceede61
-#   text hash     bb3a90c3a3970a98
+#   content hash  3fb1328633f33f30
+#   text hash     8ec76ed9d1befde5
 #   render with   attnforge render specs/mistral.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

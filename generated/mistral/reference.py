@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  98693dd45ceede61
-#   text hash     89fce21ac0af44f7
+#   content hash  3fb1328633f33f30
+#   text hash     a49ae60c06055a40
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  11c2edc7c16a6ed3
-#   text hash     8a3c557c2873de60
+#   content hash  95d46fbfa2127f6b
+#   text hash     e24b09533ebb0a92
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  11c2edc7c16a6ed3
-#   text hash     849274a95b977043
+#   content hash  95d46fbfa2127f6b
+#   text hash     a6f71d55e34e4166
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

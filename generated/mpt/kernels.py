@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  11c2edc7c16a6ed3
-#   text hash     ce7b3562a84c43d8
+#   content hash  95d46fbfa2127f6b
+#   text hash     8cf8a8ece43b0c6b
 #   render with   attnforge render specs/mpt.yaml
 """The kernels: Attention with a prefix and linear biases.
 

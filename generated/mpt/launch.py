@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  11c2edc7c16a6ed3
-#   text hash     ce8dd15acc555647
+#   content hash  95d46fbfa2127f6b
+#   text hash     53e3dab6afeeb5e8
 #   render with   attnforge render specs/mpt.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  11c2edc7c16a6ed3
-#   text hash     d6efa4c015ee5375
+#   content hash  95d46fbfa2127f6b
+#   text hash     90247f50a9e3a52b
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  cc51395cb7ab35a6
-#   text hash     8c6001202bcfa372
+#   content hash  97dcc47754067b61
+#   text hash     5dc5b6464c8e6f93
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

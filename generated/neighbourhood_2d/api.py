@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  cc51395cb7ab35a6
-#   text hash     03aed87c0a5c7f98
+#   content hash  97dcc47754067b61
+#   text hash     b502eb843bcbb08f
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  cc51395cb7ab35a6
-#   text hash     27dd34b268634259
+#   content hash  97dcc47754067b61
+#   text hash     7ad04c21d7f84257
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernels: Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

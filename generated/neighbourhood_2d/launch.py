@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  cc51395cb7ab35a6
-#   text hash     3d4b145c8ff5e70f
+#   content hash  97dcc47754067b61
+#   text hash     a498dc6629510b77
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  cc51395cb7ab35a6
-#   text hash     5f965b6e31389efc
+#   content hash  97dcc47754067b61
+#   text hash     8ea341084c62a9b0
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  cc51395cb7ab35a6
-#   text hash     2ca8f0e8e8abf96f
+#   content hash  97dcc47754067b61
+#   text hash     55d705e0a26ecb08
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

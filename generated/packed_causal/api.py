@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d4a6de3eb3d598fb
-#   text hash     9cf0d8323e93c4fc
+#   content hash  9b6ac5d29e809974
+#   text hash     f4ee5e2d30006430
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

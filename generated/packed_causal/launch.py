@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d4a6de3eb3d598fb
-#   text hash     ae7583c7c8e06369
+#   content hash  9b6ac5d29e809974
+#   text hash     4ab05f752862b310
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d4a6de3eb3d598fb
-#   text hash     2d21a1a0e09b660c
+#   content hash  9b6ac5d29e809974
+#   text hash     c138c15fcc5ea89d
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d4a6de3eb3d598fb
-#   text hash     c4461d262d9b405f
+#   content hash  9b6ac5d29e809974
+#   text hash     b462f4ff05ba15a3
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

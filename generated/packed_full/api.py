@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8431ed9993a9cc99
-#   text hash     2d8bb5942d18aaef
+#   content hash  06b7c00e557f15c4
+#   text hash     c2f1d1c8bddac0ef
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

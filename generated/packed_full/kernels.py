@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8431ed9993a9cc99
-#   text hash     2d2cc0050f2e6bc5
+#   content hash  06b7c00e557f15c4
+#   text hash     b7e6da1449f98c68
 #   render with   attnforge render specs/packed_full.yaml
 """The kernels: Softmax attention without a mask, for sequences packed into one tensor.
 

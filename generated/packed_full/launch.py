@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8431ed9993a9cc99
-#   text hash     f49979f0047e3da6
+#   content hash  06b7c00e557f15c4
+#   text hash     43351ef47b819b6d
 #   render with   attnforge render specs/packed_full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8431ed9993a9cc99
-#   text hash     82d1588ea4a93edd
+#   content hash  06b7c00e557f15c4
+#   text hash     2160d0d7046fa685
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

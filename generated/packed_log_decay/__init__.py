@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8e5ef454ac35c34a
-#   text hash     5662a278647a42f6
+#   content hash  be85ae789da6c183
+#   text hash     a1b357e53f797c84
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

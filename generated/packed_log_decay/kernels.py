@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8e5ef454ac35c34a
-#   text hash     17cad57b4ed12c2e
+#   content hash  be85ae789da6c183
+#   text hash     0b50c1221c75098a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The kernels: Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8e5ef454ac35c34a
-#   text hash     4211bb2b285c3cca
+#   content hash  be85ae789da6c183
+#   text hash     9e70d7b82235fe41
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8e5ef454ac35c34a
-#   text hash     e79e833d84ba9942
+#   content hash  be85ae789da6c183
+#   text hash     c11e385f0b3845f4
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

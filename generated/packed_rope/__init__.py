@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  cf4a7d924cb69f2b
-#   text hash     4bfa9dcd50647180
+#   content hash  81eccd3085b22a05
+#   text hash     9f5b6cad9b3d3c17
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  cf4a7d924cb69f2b
-#   text hash     cf9920a6e2471e57
+#   content hash  81eccd3085b22a05
+#   text hash     a60bd1d6805c513f
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  cf4a7d924cb69f2b
-#   text hash     d432e7154e177b96
+#   content hash  81eccd3085b22a05
+#   text hash     55819b882b8e1f79
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  cf4a7d924cb69f2b
-#   text hash     fa5d3cee074b09d0
+#   content hash  81eccd3085b22a05
+#   text hash     b8e2bca56ff2ee05
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

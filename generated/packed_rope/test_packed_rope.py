@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  cf4a7d924cb69f2b
-#   text hash     5e699362bb88b351
+#   content hash  81eccd3085b22a05
+#   text hash     33ab9670d28da1bb
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4685115ed1165aca
-#   text hash     572ab89fc210f2dd
+#   content hash  be5dbd3af3de44a9
+#   text hash     a0df0a9c953c1ca5
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

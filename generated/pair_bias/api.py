@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4685115ed1165aca
-#   text hash     1782f95599cbea2e
+#   content hash  be5dbd3af3de44a9
+#   text hash     3ca4616f56c1bc3a
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

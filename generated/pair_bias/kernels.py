@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4685115ed1165aca
-#   text hash     a4f3e1afe8f2e10b
+#   content hash  be5dbd3af3de44a9
+#   text hash     c1af26b58340c740
 #   render with   attnforge render specs/pair_bias.yaml
 """The kernels: Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4685115ed1165aca
-#   text hash     c905c3e74c7e2e19
+#   content hash  be5dbd3af3de44a9
+#   text hash     2e1363129c36eafc
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c886aae1bd46f523
-#   text hash     06405160b3e307c8
+#   content hash  f7c5b93ea40d70d7
+#   text hash     5228a11d3e5438a9
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

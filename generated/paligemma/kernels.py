@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c886aae1bd46f523
-#   text hash     0f54b7d641124f4b
+#   content hash  f7c5b93ea40d70d7
+#   text hash     92f78c494cc978e9
 #   render with   attnforge render specs/paligemma.yaml
 """The kernels: An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c886aae1bd46f523
-#   text hash     87786988f0a60a84
+#   content hash  f7c5b93ea40d70d7
+#   text hash     a5c70fba79734ad5
 #   render with   attnforge render specs/paligemma.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

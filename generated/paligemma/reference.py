@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c886aae1bd46f523
-#   text hash     ed6c366c8c30a5fa
+#   content hash  f7c5b93ea40d70d7
+#   text hash     d690e275d1dff429
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0af8e7a612829728
-#   text hash     1f30ca4d1a260c93
+#   content hash  dd58c31a1d7b77b0
+#   text hash     635e5c21399d8891
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

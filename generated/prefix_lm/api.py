@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0af8e7a612829728
-#   text hash     9cd3355efcf89576
+#   content hash  dd58c31a1d7b77b0
+#   text hash     5395a3b0772b249e
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

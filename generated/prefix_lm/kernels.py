@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0af8e7a612829728
-#   text hash     b6c5cc4df8d55ec6
+#   content hash  dd58c31a1d7b77b0
+#   text hash     93a188bf623920ef
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernels: Causal attention with a prefix, of each sequence's own length, that every query sees.
 

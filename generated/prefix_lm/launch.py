@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0af8e7a612829728
-#   text hash     9ca850b437373573
+#   content hash  dd58c31a1d7b77b0
+#   text hash     c97691a4193d7d65
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

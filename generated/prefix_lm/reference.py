@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0af8e7a612829728
-#   text hash     eccd70b242f983f7
+#   content hash  dd58c31a1d7b77b0
+#   text hash     d66858d1d69718a5
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

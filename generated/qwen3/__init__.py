@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1d768779c513d77f
-#   text hash     83930ed22ff92409
+#   content hash  487853e5bc2fc118
+#   text hash     f1ae2720edc5031c
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

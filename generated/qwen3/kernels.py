@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1d768779c513d77f
-#   text hash     68be9a2246477a06
+#   content hash  487853e5bc2fc118
+#   text hash     61715ebf80f0af30
 #   render with   attnforge render specs/qwen3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

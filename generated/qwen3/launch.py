@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1d768779c513d77f
-#   text hash     8f3a79b328c86956
+#   content hash  487853e5bc2fc118
+#   text hash     b8fa40fb8cccb682
 #   render with   attnforge render specs/qwen3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

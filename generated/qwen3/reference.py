@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1d768779c513d77f
-#   text hash     2a5f5dab7cdcd789
+#   content hash  487853e5bc2fc118
+#   text hash     5fed9ab8df429b24
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1dd30938e921d79b
-#   text hash     53f8e34b9d148a94
+#   content hash  35750653c2ba01f8
+#   text hash     17b9b8f8640853ec
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1dd30938e921d79b
-#   text hash     275d21a5ead33b50
+#   content hash  35750653c2ba01f8
+#   text hash     5def4a047ec7f535
 #   render with   attnforge render specs/rope.yaml
 """The kernels: Causal attention with rotary embedding, and as many key heads as query heads.
 

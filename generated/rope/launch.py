@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1dd30938e921d79b
-#   text hash     573ffe5e6c6face2
+#   content hash  35750653c2ba01f8
+#   text hash     92f37aeddf2c8fd5
 #   render with   attnforge render specs/rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

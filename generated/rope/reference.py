@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1dd30938e921d79b
-#   text hash     f57160bbdfe457b1
+#   content hash  35750653c2ba01f8
+#   text hash     4ac48fd6e3b4120f
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

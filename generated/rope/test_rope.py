@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1dd30938e921d79b
-#   text hash     5a5ed04fb59ae49d
+#   content hash  35750653c2ba01f8
+#   text hash     b4064bbcff9498df
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

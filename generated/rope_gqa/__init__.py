@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c7de5a117abed6bd
-#   text hash     4e2990f4011ca232
+#   content hash  425393158f0c72f5
+#   text hash     1cb21c371895e088
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

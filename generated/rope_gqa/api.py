@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c7de5a117abed6bd
-#   text hash     f5c8e1e5be7c0051
+#   content hash  425393158f0c72f5
+#   text hash     f651dbbcfe1cda23
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

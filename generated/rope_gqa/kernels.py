@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c7de5a117abed6bd
-#   text hash     2e660096c51e803f
+#   content hash  425393158f0c72f5
+#   text hash     aacd996d49a595a5
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c7de5a117abed6bd
-#   text hash     6c4af4e4d4da82d6
+#   content hash  425393158f0c72f5
+#   text hash     5297559a5e9a4f89
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

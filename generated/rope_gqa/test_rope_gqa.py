@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c7de5a117abed6bd
-#   text hash     9911faec94344b1d
+#   content hash  425393158f0c72f5
+#   text hash     c27c3683bb3c4031
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  cce760db71fa07db
-#   text hash     5479ab01106b452b
+#   content hash  893c336962cb24e6
+#   text hash     328727dd04e39bcd
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

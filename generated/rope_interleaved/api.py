@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  cce760db71fa07db
-#   text hash     fad746d7b3a6e003
+#   content hash  893c336962cb24e6
+#   text hash     a5916ddce2f9c5f6
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  cce760db71fa07db
-#   text hash     a9312d5905f6c8fa
+#   content hash  893c336962cb24e6
+#   text hash     6008eaade65f3711
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernels: Causal attention with rotary embedding of neighbouring components.
 

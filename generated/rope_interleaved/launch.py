@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  cce760db71fa07db
-#   text hash     09a024cae1cbccb4
+#   content hash  893c336962cb24e6
+#   text hash     443deee079f1efb7
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

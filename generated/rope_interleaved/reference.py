@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  cce760db71fa07db
-#   text hash     7bddc9da1c753ac8
+#   content hash  893c336962cb24e6
+#   text hash     a66482d97fbab478
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  6166730c3a4bd553
-#   text hash     a728e3b3eebd8171
+#   content hash  0440954f83d11998
+#   text hash     a3f2a80c74058eeb
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  6166730c3a4bd553
-#   text hash     ee35c3d5702a15b7
+#   content hash  0440954f83d11998
+#   text hash     33e47aceb0f82c09
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  6166730c3a4bd553
-#   text hash     01345cce9a2ddef1
+#   content hash  0440954f83d11998
+#   text hash     a118e84a06216bd1
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  45769d51ae7384d8
-#   text hash     941425acf3bf6d37
+#   content hash  52d27d812e5904de
+#   text hash     dccf0b6e18ab64ee
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

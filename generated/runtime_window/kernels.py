@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  45769d51ae7384d8
-#   text hash     c91a49017a1b1755
+#   content hash  52d27d812e5904de
+#   text hash     b884a5e8ea8ae25b
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernels: Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  45769d51ae7384d8
-#   text hash     389f0b642af13e2a
+#   content hash  52d27d812e5904de
+#   text hash     c4f116328fdb851e
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

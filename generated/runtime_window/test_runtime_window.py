@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  45769d51ae7384d8
-#   text hash     fa5481c9aab59d4d
+#   content hash  52d27d812e5904de
+#   text hash     626909ed15fbf2cd
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  8c752f206e393f97
-#   text hash     8331e6df5a52a889
+#   content hash  2d8954b826c7ea7f
+#   text hash     155d38d6413f22c1
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  8c752f206e393f97
-#   text hash     ef9306496bc61a64
+#   content hash  2d8954b826c7ea7f
+#   text hash     4cbe1701b62da40e
 #   render with   attnforge render specs/shaw.yaml
 """The kernels: Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

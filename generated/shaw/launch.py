@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  8c752f206e393f97
-#   text hash     87bddce7da1c3d66
+#   content hash  2d8954b826c7ea7f
+#   text hash     92cf673a3252aac1
 #   render with   attnforge render specs/shaw.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  8c752f206e393f97
-#   text hash     7e76a439147c4968
+#   content hash  2d8954b826c7ea7f
+#   text hash     e8b0e273d06efe3a
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  8c752f206e393f97
-#   text hash     341d3dd1f2fbd93e
+#   content hash  2d8954b826c7ea7f
+#   text hash     15176a960c74a499
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

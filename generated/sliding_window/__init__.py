@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d139717508d1f584
-#   text hash     8819fa78bb61fc54
+#   content hash  b818f0613729cd40
+#   text hash     387b8c29ea227189
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

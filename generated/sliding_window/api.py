@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d139717508d1f584
-#   text hash     7102ab6c61fa1f0a
+#   content hash  b818f0613729cd40
+#   text hash     55b2e09cab63342b
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d139717508d1f584
-#   text hash     a04cef662973f431
+#   content hash  b818f0613729cd40
+#   text hash     fd646c59abadf27f
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  bb96473450f69064
-#   text hash     50d8be089c10d52b
+#   content hash  0303dcb3569bdd66
+#   text hash     87f421809b9d6b3a
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  bb96473450f69064
-#   text hash     ac923c8d1018d4e6
+#   content hash  0303dcb3569bdd66
+#   text hash     67d6df4580a81207
 #   render with   attnforge render specs/softcap.yaml
 """The kernels: Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  bb96473450f69064
-#   text hash     98d83493b5809630
+#   content hash  0303dcb3569bdd66
+#   text hash     ab2c3a8a8399f9c7
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  bb96473450f69064
-#   text hash     e70ef65e27c7fa42
+#   content hash  0303dcb3569bdd66
+#   text hash     91fc0ccab7ba2f9b
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  22ea08aee1b3fcb3
-#   text hash     68fc4249242397b2
+#   content hash  628a9ada99844170
+#   text hash     a8938dc60c6dd4b6
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  22ea08aee1b3fcb3
-#   text hash     ec7c31c58dea4411
+#   content hash  628a9ada99844170
+#   text hash     9c01482007d5693a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernels: Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

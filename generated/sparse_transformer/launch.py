@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  22ea08aee1b3fcb3
-#   text hash     2b781129173d306f
+#   content hash  628a9ada99844170
+#   text hash     5ab2aa995ac56614
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

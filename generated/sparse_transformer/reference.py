@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  22ea08aee1b3fcb3
-#   text hash     c3ede29fe67dc13e
+#   content hash  628a9ada99844170
+#   text hash     2bc33e8886dd40dd
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

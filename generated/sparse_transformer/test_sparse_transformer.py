@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  22ea08aee1b3fcb3
-#   text hash     560696a9f023f78e
+#   content hash  628a9ada99844170
+#   text hash     fc85bc2767050550
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

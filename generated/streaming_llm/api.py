@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d0ae4b03397d0acd
-#   text hash     39d9b3759f743f87
+#   content hash  5f23ee666f09dd47
+#   text hash     8ef2bbe266b5c9ae
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

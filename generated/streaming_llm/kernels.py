@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d0ae4b03397d0acd
-#   text hash     36fa56b0a0bce61d
+#   content hash  5f23ee666f09dd47
+#   text hash     50f2819e24aee04b
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernels: Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d0ae4b03397d0acd
-#   text hash     fdf50b96ceb2c6a9
+#   content hash  5f23ee666f09dd47
+#   text hash     d8b398e3168f30a1
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d0ae4b03397d0acd
-#   text hash     7b5aaadf7fdb3784
+#   content hash  5f23ee666f09dd47
+#   text hash     85c4c5f6bf7d7261
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d0ae4b03397d0acd
-#   text hash     a3718c6ce9486642
+#   content hash  5f23ee666f09dd47
+#   text hash     bfe7e4f026d14249
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  58bb1c7950102fc5
-#   text hash     caaf07b9eb6ba997
+#   content hash  5d52a598f0f98329
+#   text hash     5e295885a8d074b2
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

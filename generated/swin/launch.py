@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  58bb1c7950102fc5
-#   text hash     dae3f9b508da163d
+#   content hash  5d52a598f0f98329
+#   text hash     bc8c61705bf403d1
 #   render with   attnforge render specs/swin.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  58bb1c7950102fc5
-#   text hash     5f4e3be48483edf5
+#   content hash  5d52a598f0f98329
+#   text hash     d73f89a0b4f111c6
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

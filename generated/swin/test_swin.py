@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  58bb1c7950102fc5
-#   text hash     183362ea4e2b7b35
+#   content hash  5d52a598f0f98329
+#   text hash     0e173d8e333a33b9
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

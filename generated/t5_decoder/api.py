@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f32d6c902327729d
-#   text hash     94c3a8832d07e94f
+#   content hash  19d9938a4357093b
+#   text hash     7f898dc67f803a4d
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

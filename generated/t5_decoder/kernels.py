@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f32d6c902327729d
-#   text hash     d75949217246c622
+#   content hash  19d9938a4357093b
+#   text hash     e88b4e0175e47854
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernels: Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f32d6c902327729d
-#   text hash     26a4816a72f63ac1
+#   content hash  19d9938a4357093b
+#   text hash     cb1b51d85ffe061a
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

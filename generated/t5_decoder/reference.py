@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f32d6c902327729d
-#   text hash     9355326f495aca06
+#   content hash  19d9938a4357093b
+#   text hash     f140b4e05f08bb6c
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f32d6c902327729d
-#   text hash     23b6d0ec2ca7eff0
+#   content hash  19d9938a4357093b
+#   text hash     64ad6a00955ab5f5
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  760e600d1e3339e5
-#   text hash     3834d06696bea3e4
+#   content hash  26ff8e3dc0d8a14b
+#   text hash     548d3019b713ce4c
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  760e600d1e3339e5
-#   text hash     ff9d384c6b5337f4
+#   content hash  26ff8e3dc0d8a14b
+#   text hash     c013253b3c35a64b
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  760e600d1e3339e5
-#   text hash     6c5ce31de6963c32
+#   content hash  26ff8e3dc0d8a14b
+#   text hash     74264c1f2941b849
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

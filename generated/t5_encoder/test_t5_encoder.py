@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  760e600d1e3339e5
-#   text hash     38cd6bb59e3fb358
+#   content hash  26ff8e3dc0d8a14b
+#   text hash     8ff397ec1017f41b
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

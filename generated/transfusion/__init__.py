@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b349286c66ed8f95
-#   text hash     84d87e9efb3e116e
+#   content hash  c293927431d86481
+#   text hash     66135c9ee549b2b6
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b349286c66ed8f95
-#   text hash     700cb4deb028c9b2
+#   content hash  c293927431d86481
+#   text hash     d82ee6f02d1c952d
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

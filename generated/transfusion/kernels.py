@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b349286c66ed8f95
-#   text hash     23c293622e656c59
+#   content hash  c293927431d86481
+#   text hash     243a93db49b3ee03
 #   render with   attnforge render specs/transfusion.yaml
 """The kernels: Causal attention in which the patches of one image see each other.
 

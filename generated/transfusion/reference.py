@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b349286c66ed8f95
-#   text hash     13c63f673a4e1798
+#   content hash  c293927431d86481
+#   text hash     7a329e851e5ca622
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

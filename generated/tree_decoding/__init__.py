@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0424efa3b81c2bb2
-#   text hash     7a3d5f36602e2639
+#   content hash  2e36754f65fc7b8f
+#   text hash     70132f81d4095a49
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0424efa3b81c2bb2
-#   text hash     90a4d6182a79d35f
+#   content hash  2e36754f65fc7b8f
+#   text hash     ef7d359e13a948de
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

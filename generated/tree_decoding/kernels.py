@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0424efa3b81c2bb2
-#   text hash     87b3fc7359418972
+#   content hash  2e36754f65fc7b8f
+#   text hash     f5bf17fa0cd51dc3
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernels: A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

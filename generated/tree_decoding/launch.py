@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0424efa3b81c2bb2
-#   text hash     146e0b8ffba25efb
+#   content hash  2e36754f65fc7b8f
+#   text hash     1582bbf423a80289
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0424efa3b81c2bb2
-#   text hash     220f3a16dd126ef9
+#   content hash  2e36754f65fc7b8f
+#   text hash     45807052c94d0244
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -16,6 +16,7 @@ from ..expressions.inputs import HEAD_AXES, ROW_AXES, Axis, Input
 from ..expressions.tree import Node
 from ..language.spec import Spec
 from ..printing import printers
+from . import storage
 from .leaf import CASTS, SIDE_OF, TYPES, Leaf, Side, Site
 from .running_sums import REST
 from .statements import Statement, targets
@@ -177,7 +178,7 @@ class Reader:
 
     def reachable(self, given: Input) -> bool:
         """Whether descriptors can read rows: a packed sequence begins anywhere, but in vectors of the package's own."""
-        return self.whole(given).scan is not None or not self.spec.packed
+        return self.whole(given).scan is not None or not storage.of(self.spec).cut
 
     def whole(self, given: Input) -> Input:
         """The input that the kernel takes for one that may be a part of it."""
@@ -215,10 +216,10 @@ class Reader:
         for name, axis in self.strides(given).items():
             if axis.kind in index:
                 texts.append(f"tl.cast({index[axis.kind]}, tl.int64) * {name}")
-        if given.rows and self.spec.packed:
-            side = "q" if given.rows[0] == "query" else "k"
-            first = f"{side}_aligned" if given.scan else f"{side}_offset"
-            texts.append(f"{first}.to(tl.int64) * {given.name}_stride_{given.rows[0]}")
+        stored = storage.of(self.spec)
+        if given.rows and stored.cut:
+            side: Side = "q" if given.rows[0] == "query" else "k"
+            texts.append(stored.offset(side, given.name, given.rows[0], own=given.scan is not None))
         return " + ".join(texts)
 
     def _value_of(self, given: Input) -> str:
@@ -386,7 +387,7 @@ def _rest(given: Input) -> Input:
 
 def seen_axes(given: Input, spec: Spec) -> tuple[Axis, ...]:
     """The axes of an input as kernels see it: rows of packed sequences have no batch, a scan puts the tokens last."""
-    axes = tuple(a for a in given.axes if not (a.kind == "batch" and spec.packed and given.rows))
+    axes = storage.of(spec).kept(given)
     return tuple(sorted(axes, key=lambda a: (*HEAD_AXES, "token").index(a.kind))) if given.scan else axes
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 from ..expressions.inputs import Input
 from ..language.spec import Spec
+from . import storage
 from .leaf import SIDES, Side
 from .leaves import Reader
 from .parameters import Parameter
+from .storage import Storage
 
 TILED = ("BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "PRECISION")
 _BLOCKS = {"q": "BLOCK_M", "k": "BLOCK_N"}
@@ -32,6 +35,11 @@ class Pieces:
 
     spec: Spec
 
+    @cached_property
+    def storage(self) -> Storage:
+        """How rows stand in the tensors of a call."""
+        return storage.of(self.spec)
+
     @property
     def scanned(self) -> tuple[Input, ...]:
         """The inputs that kernels read as cumulative sums."""
@@ -42,14 +50,9 @@ class Pieces:
         """What the host calls these sums."""
         return tuple(f"{given.name}_sums" for given in self.scanned)
 
-    @property
-    def longest(self) -> tuple[str, str]:
-        """Texts of how many queries and how many keys the longest sequence has."""
-        return ("max_seqlen_q", "max_seqlen_k") if self.spec.packed else ("q.shape[1]", "k.shape[1]")
-
     def tiles(self, side: Side) -> str:
         """Text of how many tiles the queries or the keys of the longest sequence make."""
-        return f"_cdiv({self.longest[SIDES.index(side)]}, {_BLOCKS[side].lower()})"
+        return f"_cdiv({self.storage.longest[SIDES.index(side)]}, {_BLOCKS[side].lower()})"
 
     def _axis(self, side: Side) -> Parameter:
         """The axis of a kernel's grid that holds the tiles which its programs own."""
@@ -65,28 +68,15 @@ class Pieces:
     def _strided_keys(self) -> Iterable[Parameter]:
         """Where keys stand; strides count 16 bytes, so that the compiler sees that it may load as many at once."""
         yield Parameter("k_ptr", "*T", "k")
-        for axis, place in (("row", 0), ("head", 1)) if self.spec.packed else (("batch", 0), ("row", 1), ("head", 2)):
-            yield Parameter(f"k_stride_{axis}", "i32", f"_steps(k, {place})")
+        for place, axis in enumerate(self.storage.outer):
+            name = "row" if axis == "token" else axis
+            yield Parameter(f"k_stride_{name}", "i32", f"_steps(k, {place})")
 
     def _sizes(self, *, scale: bool = True) -> Iterable[Parameter]:
-        if self.spec.packed:
-            yield Parameter("cu_seqlens_q_ptr", "*i32", "cu_seqlens_q")
-            yield Parameter("cu_seqlens_k_ptr", "*i32", "cu_seqlens_k")
-            for side, longest in zip(SIDES, self.longest, strict=True):
-                yield Parameter(f"{side}_total", "i32", f"{side}.shape[0]")
-                yield Parameter(longest, "i32", longest)
-        else:
-            yield Parameter("q_len", "i32", "q.shape[1]")
-            yield Parameter("k_len", "i32", "k.shape[1]")
+        yield from self.storage.sizes()
         yield Parameter("Hq", "i32", "q.shape[-2]")
         if scale:
             yield Parameter("scale", "fp32", "scale")
-
-    def _aligned(self) -> Iterable[Parameter]:
-        """How many packed sequences and rows of a head the LSE and delta have, where each begins at a multiple of 4."""
-        if self.spec.packed:
-            yield Parameter("sequences", "i32", "cu_seqlens_q.shape[0] - 1")
-            yield Parameter("q_rows", "i32", "lse.shape[-1]")
 
     def _given(self, view: Reader) -> Iterable[Parameter]:
         for option in self.spec.options:
@@ -119,10 +109,8 @@ class Pieces:
                 yield Parameter(f"{name}_stride_row", "i32", f"{name}.stride(0)")
                 yield Parameter(f"{name}_stride_column", "i32", f"{name}.stride(1)")
             yield Parameter("positions_ptr", "*i32", "positions")
-            if not self.spec.packed:
-                yield Parameter("positions_stride_batch", "i32", "_stride(positions, 0)")
-            axis = 0 if self.spec.packed else 1
-            yield Parameter("positions_stride_token", "i32", f"_stride(positions, {axis})")
+            for place, axis in enumerate(self.storage.outer[:-1]):
+                yield Parameter(f"positions_stride_{axis}", "i32", f"_stride(positions, {place})")
             yield Parameter("position_end", "i32", "cos.shape[0]")
 
     def _sunk(self) -> Iterable[Parameter]:

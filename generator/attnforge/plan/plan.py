@@ -13,13 +13,14 @@ from ..expressions.inputs import Axis, Input
 from ..expressions.tree import Node
 from ..language.spec import Spec
 from ..printing import printers
-from . import loops, running_sums, statements, tiles
+from . import loops, running_sums, statements, storage, tiles
 from .layout import reduced, scan_view
 from .leaf import SIDES, Side
 from .loops import Walk
 from .parameters import Kernel
 from .score_terms import Sum, View
 from .signatures import Faces
+from .storage import Storage
 from .tile_states import Skips
 
 
@@ -171,14 +172,12 @@ class Plan:
     @property
     def tensors(self) -> tuple[str, ...]:
         """What the backward pass needs of the operator's tensors."""
-        cuts = ("cu_seqlens_q", "cu_seqlens_k") if self.spec.packed else ()
-        return ("q", "k", "v", *cuts, *(a.name for a in self.arguments if a.kind == "tensor"))
+        return ("q", "k", "v", *self.storage.cuts, *(a.name for a in self.arguments if a.kind == "tensor"))
 
     @property
     def numbers(self) -> tuple[str, ...]:
         """What the backward pass needs of the operator's numbers."""
-        cuts = self.longest if self.spec.packed else ()
-        return (*cuts, *(a.name for a in self.arguments if a.kind == "scalar"), "scale")
+        return (*self.storage.limits, *(a.name for a in self.arguments if a.kind == "scalar"), "scale")
 
     @property
     def prepared(self) -> tuple[str, ...]:
@@ -194,8 +193,7 @@ class Plan:
     @property
     def seen(self) -> tuple[str, ...]:
         """What tells a call from others as far as launches go: tensors by their shapes, numbers by their values."""
-        cuts = self.longest if self.spec.packed else ()
-        return (*self.tensors, *cuts, *(("_seed_kind(seed)",) if self.spec.dropout else ()))
+        return (*self.tensors, *self.storage.limits, *(("_seed_kind(seed)",) if self.spec.dropout else ()))
 
     @property
     def floats(self) -> tuple[str, ...]:
@@ -211,7 +209,7 @@ class Plan:
     def learned_places(self) -> tuple[int, ...]:
         """Where q, k, v and what is learned besides stand among the operator's arguments."""
         names = [a.name for a in self.arguments]
-        first = 7 if self.spec.packed else 3
+        first = len(("q", "k", "v", *self.storage.cuts, *self.storage.limits))
         return (0, 1, 2, *(first + names.index(name) for name in self.learned_names))
 
     def reset(self, given: Input) -> str:
@@ -226,7 +224,7 @@ class Plan:
     @property
     def grid(self) -> str:
         """Text of the forward pass's grid."""
-        heads = f"{self.sequences} * q.shape[-2]"
+        heads = f"{self.storage.sequences} * q.shape[-2]"
         return f"({heads},)" if self.spec.algorithm.whole_head else self._groups(heads, "q", "k, v")
 
     def _groups(self, heads: str, own: Side, walked: str) -> str:
@@ -248,7 +246,7 @@ class Plan:
     @cached_property
     def passes(self) -> tuple[Pass, ...]:
         """The parts of the backward pass."""
-        by_columns = self._groups(f"{self.sequences} * k.shape[-2]", "k", "q, dout")
+        by_columns = self._groups(f"{self.storage.sequences} * k.shape[-2]", "k", "q, dout")
         return (
             self._pass(self.faces.dq, self.by_query, {0: ("dq", "q")}, self.grid),
             self._pass(self.faces.dkv, self.by_key, {1: ("dk", "k"), 2: ("dv", "v")}, by_columns),
@@ -261,19 +259,14 @@ class Plan:
             ),
         )  # fmt: skip
 
-    @property
-    def sequences(self) -> str:
-        """Text of how many sequences a call has."""
-        return "(cu_seqlens_q.shape[0] - 1)" if self.spec.packed else "q.shape[0]"
-
     def _count(self, x: str) -> str:
         """Text of how many rows a tensor has."""
-        return f"{x}.shape[{0 if self.spec.packed else 1}]"
+        return f"{x}.shape[{self.storage.outer.index('token')}]"
 
     @property
-    def longest(self) -> tuple[str, str]:
-        """Texts of how many queries and how many keys the longest sequence has."""
-        return self.faces.longest
+    def storage(self) -> Storage:
+        """How rows stand in the tensors of a call."""
+        return self.faces.storage
 
     def _pass(self, kernel: Kernel, view: View, made: dict[int, tuple[str, str]], grid: str) -> Pass:
         places = {s: 3 + i for i, r in enumerate(self.learned) for s in r.sums}
@@ -289,16 +282,15 @@ class Plan:
                 pair = next(p for p in self.faces.pairs if p.leaf == s.leaf)
                 lines.append(f"{s.name} = lse.new_empty({pair.batches}, {pair.heads}, q.shape[1], k.shape[1])")
             elif tie is None:
-                shape = f"{self.sequences}, q.shape[-2], {self.faces.tiles('q')}{entries}"
+                shape = f"{self.storage.sequences}, q.shape[-2], {self.faces.tiles('q')}{entries}"
                 partial.append((s.name, f"lse.new_zeros({shape}){only}"))
             else:
                 # a token that no query stands at keeps a gradient of 0, as does what no packed sequence has
-                gaps = (tie == "q" and s.leaf.row_axis.kind == "token") or self.spec.packed
+                gaps = (tie == "q" and s.leaf.row_axis.kind == "token") or self.storage.cut
                 kind = "zeros" if form == "entry" or gaps else "empty"
                 rows = "q" if s.leaf.row_axis.kind == "query" else "k"
                 count = f"{s.leaf.input.name}_sums.shape[-1]" if s.leaf.input.scan else self._count(rows)
-                heads = "q.shape[1]" if self.spec.packed else "q.shape[0], q.shape[2]"
-                lines.append(f"{s.name} = lse.new_{kind}({heads}, {count}{entries}){only}")
+                lines.append(f"{s.name} = lse.new_{kind}({self.storage.heads}, {count}{entries}){only}")
         lines += [f"{name} = None" for name, _ in partial]
         # the first one makes delta, which the others read
         condition = "" if kernel is self.faces.dq else " or ".join(f"wanted[{i}]" for i in wanted)
@@ -345,7 +337,7 @@ def _arguments(spec: Spec) -> Iterable[Argument]:
     if spec.rope:
         yield Argument("cos", "tensor", "float", doc="cosines of the angles, row p for position p")
         yield Argument("sin", "tensor", "float", doc="sines of the angles, row p for position p")
-        rows = (Axis("token"),) if spec.packed else (Axis("batch"), Axis("token"))
+        rows = storage.of(spec).kept(Input("positions", (Axis("batch"), Axis("token"))))
         yield Argument(
             "positions", "tensor", "int", rows, optional=True, doc="rows of cos and sin, for keys and queries"
         )

@@ -40,7 +40,7 @@ class Faces(Pieces):
     @property
     def tail(self) -> bool:
         """Whether a step may meet a tile with rows of the next sequence."""
-        return self.spec.packed and not self.spec.algorithm.whole_head
+        return self.storage.cut and not self.spec.algorithm.whole_head
 
     @property
     def described(self) -> bool:
@@ -89,7 +89,7 @@ class Faces(Pieces):
                 Parameter("out_ptr", "*T", "out", written=True),
                 Parameter("lse_ptr", "*fp32", "lse", written=True),
                 *self._sizes(),
-                *self._aligned(),
+                *self.storage.aligned(),
                 *self._given(self.by_query),
                 *self._skipped("q"),
                 *self._sunk(),
@@ -114,7 +114,7 @@ class Faces(Pieces):
                 Parameter("out_ptr", "*T", "out", written=True),
                 Parameter("lse_ptr", "*fp32", "lse", written=True),
                 *self._sizes(),
-                *self._aligned(),
+                *self.storage.aligned(),
                 *self._given(self.by_key),
                 *self._dropped(),
                 *self._constants("GROUP", "DV", *TILED),
@@ -146,7 +146,7 @@ class Faces(Pieces):
                 Parameter("dk_ptr", "*T", "dk", written=True),
                 Parameter("dv_ptr", "*T", "dv", written=True),
                 *self._sizes(),
-                *self._aligned(),
+                *self.storage.aligned(),
                 *self._summed(self.by_key),
                 *self._given(self.by_key),
                 *self._skipped("k"),
@@ -172,7 +172,7 @@ class Faces(Pieces):
                 Parameter("dlse_ptr", "*fp32", "dlse"),
                 Parameter("delta_ptr", "*fp32", "delta", written=True),
                 *self._sizes(),
-                *self._aligned(),
+                *self.storage.aligned(),
                 *self._summed(self.by_query),
                 *self._given(self.by_query),
                 *self._skipped("q"),
@@ -190,7 +190,7 @@ class Faces(Pieces):
         """Pairs of components of q and k, turned by the angles of their positions."""
         sides = []
         for x in ("q", "k"):
-            axes = ("token", "head", "column") if self.spec.packed else ("batch", "token", "head", "column")
+            axes = (*self.storage.outer, "column")
             sides += [Parameter(f"{x}_ptr", "*T", x)]
             sides += [Parameter(f"{x}_stride_{axis}", "i32", f"{x}.stride({i})") for i, axis in enumerate(axes)]
             sides += [Parameter(f"{x}_turned_ptr", "*T", f"{x}_turned", written=True)]
@@ -207,7 +207,7 @@ class Faces(Pieces):
                 *self._angles(),
                 *self._sizes(scale=False),
                 Parameter("Hkv", "i32", "k.shape[-2]"),
-                Parameter("tiles", "i32", f"_cdiv(max({', '.join(self.longest)}), block_t)"),
+                Parameter("tiles", "i32", f"_cdiv(max({', '.join(self.storage.longest)}), block_t)"),
                 *constants,
                 *rest,
             ),
@@ -225,14 +225,14 @@ class Faces(Pieces):
         return self._along_tokens("scan_back", "dsums", *parts)
 
     def _along_tokens(self, name: str, sums: str, *parts: Parameter) -> Kernel:
-        outer = ("head", "token") if self.spec.packed else ("batch", "head", "token")
+        outer = [axis for axis in ("batch", "head", "token") if axis in self.storage.outer]
         lengths = (
             (
                 Parameter("cu_seqlens_ptr", "*i32", "cu_seqlens_k"),
                 Parameter("rows", "i32", "x.shape[-1]"),
                 Parameter("total", "i32", f"{sums}.shape[-1]"),
             )
-            if self.spec.packed
+            if self.storage.cut
             else (Parameter("count", "i32", "x.shape[-1]"),)
         )
         return Kernel(
@@ -342,14 +342,14 @@ class Faces(Pieces):
 
     def _summed(self, view: View) -> Iterable[Parameter]:
         """How many rows a head has in the gradients that a kernel of packed sequences writes row by row."""
-        rows = [s.leaf for s in view.learned if s.leaf.tie and self.spec.packed]
+        rows = [s.leaf for s in view.learned if s.leaf.tie and self.storage.cut]
         if any(leaf.input.scan for leaf in rows):
             yield Parameter("k_rows", "i32", f"{self.sums[0]}.shape[-1]")
 
     def _step(self, name: str, view: View, own: tuple[str, ...], read: Iterable[str]) -> tuple[str, ...]:
         """A step's parameters: its own names, where it stands, and what it reads for the terms."""
         by_query = view.own == "q"
-        place = ("k_offset" if by_query else "q_offset") if self.spec.packed else "b"
+        place = self.storage.place("k" if by_query else "q")
         inside = ("k_pos",) if by_query else ("row", "q_pos", "q_first")
         loads = (*view.loads("step"), *view.loads("mask"))
         read = {*read, *statements.reads((*view.keep, *loads))}

@@ -1,0 +1,168 @@
+"""How rows stand in the tensors of a call: a batch of equal lengths, or sequences packed one behind the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..expressions.inputs import Axis, Input
+from ..language.spec import Spec
+from .leaf import SIDES, Side
+from .parameters import Parameter
+from .statements import Statement
+
+
+@dataclass(frozen=True)
+class Dense:
+    """Tensors with an axis of batch entries: (B, T, H, D)."""
+
+    entry = "batch entry"  # what programs take one of
+    lead = ("b",)  # what leads to a head's rows, beside the head
+    outer = ("batch", "token", "head")  # the axes before the columns
+    longest = ("q.shape[1]", "k.shape[1]")  # texts of how many queries and keys the longest sequence has
+    cut = False  # whether sequences share an axis, so that a tile may reach into the next one
+    cuts = ()  # the tensors that tell where they begin
+    limits = ()  # the numbers that tell how long they are
+    sequences = "q.shape[0]"  # text of how many there are
+    heads = "q.shape[0], q.shape[2]"  # text of how many batch entries and heads there are
+    counted = ("q", "k")  # what tells how many parts of queries and of keys there are
+    nothing = "out.numel() == 0 or k.numel() == 0"  # text of whether no query sees a key
+
+    def tile(self, x: str, side: Side, head: str, rows: str, columns: str) -> str:
+        """Text that loads a tile of queries or keys, as [rows, columns]."""
+        return f"load_tile({x}_desc, b, {head}, {side}_start, {side}_len, {rows}, {columns})"
+
+    def found(self, own: str = "") -> tuple[Statement, ...]:
+        """The statements that find a sequence."""
+        return ()
+
+    def rows(self, side: Side) -> str:
+        """Text of the first of a sequence's rows in out, dq, dk and dv."""
+        return f"b.to(tl.int64) * {side}_len"
+
+    def offset(self, side: Side, x: str, axis: str, own: bool = False) -> str:
+        """Text of how far a sequence begins from a tensor's first value; `axis` is what the tensor calls its rows."""
+        return f"b.to(tl.int64) * {x}_stride_batch"
+
+    @property
+    def head_rows(self) -> str:
+        """Text of the first of a head's rows in lse and delta, where descriptors can read."""
+        return "(b.to(tl.int64) * Hq + h) * q_len"
+
+    def head_tokens(self, given: Input) -> str:
+        """Text of the first of a head's tokens in an input's gradient."""
+        return "(b.to(tl.int64) * Hq + h) * k_len"
+
+    @property
+    def head_queries(self) -> str:
+        """Text of the first of a head's queries in an input's gradient."""
+        return "row_base"
+
+    def place(self, side: Side) -> str:
+        """What a step along one side needs to find that side's rows."""
+        return "b"
+
+    def kept(self, given: Input) -> tuple[Axis, ...]:
+        """The axes of an input as they are stored."""
+        return given.axes
+
+    def sizes(self) -> Iterator[Parameter]:
+        """What tells kernels the lengths."""
+        yield Parameter("q_len", "i32", "q.shape[1]")
+        yield Parameter("k_len", "i32", "k.shape[1]")
+
+    def aligned(self) -> Iterator[Parameter]:
+        """What tells kernels where heads begin in the LSE and delta."""
+        yield from ()
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Tensors whose sequences share the axis of rows, cut by `cu_seqlens`: (N, H, D)."""
+
+    entry = "sequence"
+    lead = ()
+    outer = ("token", "head")
+    longest = limits = ("max_seqlen_q", "max_seqlen_k")
+    cut = True
+    cuts = ("cu_seqlens_q", "cu_seqlens_k")
+    sequences = "(cu_seqlens_q.shape[0] - 1)"
+    heads = "q.shape[1]"
+    counted = ("q", "cu_seqlens_q", *longest)
+    nothing = "0 in (out.numel(), k.numel(), max_seqlen_q, max_seqlen_k, cu_seqlens_q.shape[0] - 1)"
+
+    def tile(self, x: str, side: Side, head: str, rows: str, columns: str) -> str:
+        """Text that loads a tile of queries or keys, as [rows, columns]."""
+        ends = f"{side}_offset + {side}_start, {side}_offset + {side}_len"
+        return f"load_tile({x}_desc, {head}, {ends}, {rows}, {columns})"
+
+    def found(self, own: str = "") -> tuple[Statement, ...]:
+        """The statements that find a sequence; `own`: the sides of which kernels use vectors of the package's own."""
+        found = []
+        for side in SIDES:
+            rows = f"find_rows(cu_seqlens_{side}_ptr, b, {side}_total)"
+            found.append(Statement(f"{side}_offset, {side}_end", rows))
+            found.append(Statement(f"{side}_len", f"tl.minimum({side}_end - {side}_offset, max_seqlen_{side})"))
+            if side in own:
+                found.append(Statement(f"{side}_aligned", self.boundary(f"{side}_offset")))
+        return tuple(found)
+
+    @staticmethod
+    def boundary(offset: str) -> str:
+        """Text of where a sequence begins in vectors of the package's own: descriptors read from multiples of 4."""
+        return f"({offset} // 4 + b) * 4"
+
+    def rows(self, side: Side) -> str:
+        """Text of the first of a sequence's rows in out, dq, dk and dv."""
+        return f"{side}_offset.to(tl.int64)"
+
+    def offset(self, side: Side, x: str, axis: str, own: bool = False) -> str:
+        """Text of how far a sequence begins from a tensor's first value; `axis` is what the tensor calls its rows.
+
+        `own`: whether the tensor is one of the package's own.
+        """
+        return f"{side}_{'aligned' if own else 'offset'}.to(tl.int64) * {x}_stride_{axis}"
+
+    @property
+    def head_rows(self) -> str:
+        """Text of the first of a head's rows in lse and delta, where descriptors can read."""
+        return "tl.cast(h, tl.int64) * q_rows + q_aligned"
+
+    def head_tokens(self, given: Input) -> str:
+        """Text of the first of a head's tokens in an input's gradient."""
+        rows, first = ("k_rows", "k_aligned") if given.scan else ("k_total", "k_offset")
+        return f"tl.cast(h, tl.int64) * {rows} + {first}"
+
+    @property
+    def head_queries(self) -> str:
+        """Text of the first of a head's queries in an input's gradient."""
+        return "tl.cast(h, tl.int64) * q_total + q_offset"
+
+    def place(self, side: Side) -> str:
+        """What a step along one side needs to find that side's rows."""
+        return f"{side}_offset"
+
+    def kept(self, given: Input) -> tuple[Axis, ...]:
+        """The axes of an input as they are stored: rows of all sequences stand in one axis, without a batch."""
+        return tuple(axis for axis in given.axes if axis.kind != "batch") if given.rows else given.axes
+
+    def sizes(self) -> Iterator[Parameter]:
+        """What tells kernels the lengths."""
+        yield Parameter("cu_seqlens_q_ptr", "*i32", "cu_seqlens_q")
+        yield Parameter("cu_seqlens_k_ptr", "*i32", "cu_seqlens_k")
+        for side, longest in zip(SIDES, self.longest, strict=True):
+            yield Parameter(f"{side}_total", "i32", f"{side}.shape[0]")
+            yield Parameter(longest, "i32", longest)
+
+    def aligned(self) -> Iterator[Parameter]:
+        """How many sequences and rows of a head the LSE and delta have, where each begins at a multiple of 4."""
+        yield Parameter("sequences", "i32", "cu_seqlens_q.shape[0] - 1")
+        yield Parameter("q_rows", "i32", "lse.shape[-1]")
+
+
+Storage = Dense | Packed
+
+
+def of(spec: Spec) -> Storage:
+    """The storage that a spec asks for."""
+    return Packed() if spec.packed else Dense()

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  209e40cfd00f2421
-#   text hash     d9ef92e45ecae8dc
+#   content hash  cc5922b328dc2b3f
+#   text hash     11ae0c65a6259306
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

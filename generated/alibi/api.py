@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  209e40cfd00f2421
-#   text hash     f2e9a0c5fd41a050
+#   content hash  cc5922b328dc2b3f
+#   text hash     f9f08704d50b92c6
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  209e40cfd00f2421
-#   text hash     691cee54b377b7c6
+#   content hash  cc5922b328dc2b3f
+#   text hash     fd057ec0e48f8a26
 #   render with   attnforge render specs/alibi.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  209e40cfd00f2421
-#   text hash     9cfe6344ccc58e50
+#   content hash  cc5922b328dc2b3f
+#   text hash     299d9e67f0899147
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

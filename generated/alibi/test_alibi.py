@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  209e40cfd00f2421
-#   text hash     da4f0803bf0df907
+#   content hash  cc5922b328dc2b3f
+#   text hash     d8add34d8921ed22
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

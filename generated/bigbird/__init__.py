@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  e74e39cbf9a2c406
-#   text hash     df852c52dfab7ac3
+#   content hash  cdd9e70df0dd3f29
+#   text hash     27f637acddd6437a
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

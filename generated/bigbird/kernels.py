@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  e74e39cbf9a2c406
-#   text hash     ef707b0e2a161f73
+#   content hash  cdd9e70df0dd3f29
+#   text hash     0a4f0aabdd192c7e
 #   render with   attnforge render specs/bigbird.yaml
 """The kernels: A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  e74e39cbf9a2c406
-#   text hash     4b4a36a122eec207
+#   content hash  cdd9e70df0dd3f29
+#   text hash     a3506b31098cf48d
 #   render with   attnforge render specs/bigbird.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  e74e39cbf9a2c406
-#   text hash     cc6827d54e66c6f8
+#   content hash  cdd9e70df0dd3f29
+#   text hash     1dfd4b32b4800188
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  e74e39cbf9a2c406
-#   text hash     273eab118cb74b98
+#   content hash  cdd9e70df0dd3f29
+#   text hash     913aab961a3c5aaa
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  28febb661ae2310b
-#   text hash     cbe4dc57bf558d7e
+#   content hash  82673471158da142
+#   text hash     e74af454b03cb26b
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  28febb661ae2310b
-#   text hash     50a29530ff516417
+#   content hash  82673471158da142
+#   text hash     349e5fcc6853f2dd
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

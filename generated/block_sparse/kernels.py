@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  28febb661ae2310b
-#   text hash     f5e3f27bcbb5a6b3
+#   content hash  82673471158da142
+#   text hash     4792878fc4da893b
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernels: Attention between the blocks of 64 positions that a mask allows.
 

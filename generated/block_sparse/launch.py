@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  28febb661ae2310b
-#   text hash     913158fc8d250537
+#   content hash  82673471158da142
+#   text hash     3091bbb8e2ee1d28
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

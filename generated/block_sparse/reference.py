@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  28febb661ae2310b
-#   text hash     873c0719aca70adc
+#   content hash  82673471158da142
+#   text hash     3883ec3112ee9ab0
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

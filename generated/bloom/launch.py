@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e324d36852972a50
-#   text hash     4c5da2599220a79d
+#   content hash  b0e98f66248231c2
+#   text hash     1b311feaa398a5a1
 #   render with   attnforge render specs/bloom.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

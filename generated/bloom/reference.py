@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e324d36852972a50
-#   text hash     172d5bcd12a948a7
+#   content hash  b0e98f66248231c2
+#   text hash     6c4e0a95aa2a1381
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

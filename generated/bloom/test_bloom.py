@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e324d36852972a50
-#   text hash     cb8e5b05a193adcd
+#   content hash  b0e98f66248231c2
+#   text hash     6f83baa0dbf0517f
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

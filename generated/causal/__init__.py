@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  72695b2670059eef
-#   text hash     a8d178f85b3e3384
+#   content hash  6c6bd6f73de4e664
+#   text hash     b4b395ee74c75aae
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

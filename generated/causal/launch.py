@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  72695b2670059eef
-#   text hash     dd7a1f6d5df8707b
+#   content hash  6c6bd6f73de4e664
+#   text hash     85edd2b22382e17f
 #   render with   attnforge render specs/causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

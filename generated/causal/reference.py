@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  72695b2670059eef
-#   text hash     8bdedcdd6a57c167
+#   content hash  6c6bd6f73de4e664
+#   text hash     c3133087cc8c95ce
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  72695b2670059eef
-#   text hash     cd1f19d4f43baa6b
+#   content hash  6c6bd6f73de4e664
+#   text hash     d1a9630afbb846c4
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8953c69237e3722c
-#   text hash     22c499bb17d8cf53
+#   content hash  5b727379748ce35a
+#   text hash     5130698fe6804f96
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8953c69237e3722c
-#   text hash     385f1b4941f36447
+#   content hash  5b727379748ce35a
+#   text hash     39ea5e5453da854c
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

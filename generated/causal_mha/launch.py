@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8953c69237e3722c
-#   text hash     922984faf1ab4dc4
+#   content hash  5b727379748ce35a
+#   text hash     49a9896c1a3bcaf3
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

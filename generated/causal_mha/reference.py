@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8953c69237e3722c
-#   text hash     6fdb2835239da7cd
+#   content hash  5b727379748ce35a
+#   text hash     55b5d350c4082801
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8953c69237e3722c
-#   text hash     4bc431a4da8f77b2
+#   content hash  5b727379748ce35a
+#   text hash     3fe36bd0d5744b9d
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

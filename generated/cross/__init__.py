@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8e11aacef98fb2c5
-#   text hash     105dd96bd60bba62
+#   content hash  24eefca55aa09eeb
+#   text hash     098e0ceca8d2b59a
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8e11aacef98fb2c5
-#   text hash     eb98a451fd9204ff
+#   content hash  24eefca55aa09eeb
+#   text hash     b3a0b806cc753f7a
 #   render with   attnforge render specs/cross.yaml
 """The kernels: Attention from a decoder to all of an encoder's outputs.
 

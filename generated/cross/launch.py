@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8e11aacef98fb2c5
-#   text hash     6898f883e9dbdfa0
+#   content hash  24eefca55aa09eeb
+#   text hash     b0bb1882a4996d38
 #   render with   attnforge render specs/cross.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8e11aacef98fb2c5
-#   text hash     9c8b9e7439d4612c
+#   content hash  24eefca55aa09eeb
+#   text hash     21a0129de0c4f8bf
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

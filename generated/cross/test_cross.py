@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8e11aacef98fb2c5
-#   text hash     5ac4655e7953ac7b
+#   content hash  24eefca55aa09eeb
+#   text hash     31d8e113b0f39c3f
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  09663c6ff75fbc69
-#   text hash     89377b6f019242c9
+#   content hash  1a6731117aa89e4d
+#   text hash     f53e89b852ac0cdc
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

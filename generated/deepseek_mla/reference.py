@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  09663c6ff75fbc69
-#   text hash     c46bce82f9e94582
+#   content hash  1a6731117aa89e4d
+#   text hash     2a6dd2886f2c268f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  09663c6ff75fbc69
-#   text hash     4c2b2eb491b1cd11
+#   content hash  1a6731117aa89e4d
+#   text hash     3da74e9d0df1f2e0
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

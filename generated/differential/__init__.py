@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e6a2fef1b25bfdca
-#   text hash     982284e7a301676a
+#   content hash  96b8c460b1f2096b
+#   text hash     f86a3c705fa49455
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

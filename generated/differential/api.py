@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e6a2fef1b25bfdca
-#   text hash     25455e00d9ae360a
+#   content hash  96b8c460b1f2096b
+#   text hash     bbd956b5aa186546
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e6a2fef1b25bfdca
-#   text hash     d0eb30f4a9142c76
+#   content hash  96b8c460b1f2096b
+#   text hash     42dd641eb273ead3
 #   render with   attnforge render specs/differential.yaml
 """The kernels: One of the two maps of differential attention, called once for each and subtracted.
 

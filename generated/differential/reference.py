@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e6a2fef1b25bfdca
-#   text hash     281921df3c6b39a6
+#   content hash  96b8c460b1f2096b
+#   text hash     22668a3634d4151e
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e6a2fef1b25bfdca
-#   text hash     5751d8397f7b6d6d
+#   content hash  96b8c460b1f2096b
+#   text hash     e728cb3a89100754
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

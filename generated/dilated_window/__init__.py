@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ea306dff6e71e3b5
-#   text hash     7208fff27f4cffa5
+#   content hash  6f11c04c500b6b92
+#   text hash     7548913fe7ad71ee
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

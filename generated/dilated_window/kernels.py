@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ea306dff6e71e3b5
-#   text hash     216a18c24d0fbabb
+#   content hash  6f11c04c500b6b92
+#   text hash     f3298b5993b81b0b
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernels: Causal attention to every fourth of the 512 most recent keys.
 

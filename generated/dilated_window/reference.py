@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ea306dff6e71e3b5
-#   text hash     22e92ca5bac53ba1
+#   content hash  6f11c04c500b6b92
+#   text hash     ed60636b8b7893bd
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

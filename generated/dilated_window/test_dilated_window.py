@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ea306dff6e71e3b5
-#   text hash     305b14e9cc8927c2
+#   content hash  6f11c04c500b6b92
+#   text hash     d7d52a00e1a1eb3c
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  b9b18ce55d68c4df
-#   text hash     820dbd4924acfe3c
+#   content hash  76f7426c206ff728
+#   text hash     75c4796c3318f8e2
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  b9b18ce55d68c4df
-#   text hash     cc3700dfa547b339
+#   content hash  76f7426c206ff728
+#   text hash     4dc57ac53b33ae9e
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  b9b18ce55d68c4df
-#   text hash     47c25a564ebff885
+#   content hash  76f7426c206ff728
+#   text hash     b37541b883b48765
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

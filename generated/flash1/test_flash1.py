@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  b9b18ce55d68c4df
-#   text hash     5fd73aba8a545d34
+#   content hash  76f7426c206ff728
+#   text hash     0d6cc0a1bbffb4cc
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  1adc6b8d69264b5f
-#   text hash     6f011e8c1bebf84c
+#   content hash  f5e26c7074c4b9b3
+#   text hash     689cfa1675026977
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  204ea9fde8763f76
-#   text hash     9860c0cafca1ec48
+#   content hash  2ecd145b90fd4697
+#   text hash     089a40d62ebfc337
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  204ea9fde8763f76
-#   text hash     01a10f29e12946b1
+#   content hash  2ecd145b90fd4697
+#   text hash     9e288eefb601ecc9
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The kernels: Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  204ea9fde8763f76
-#   text hash     83be13d70df1e5ac
+#   content hash  2ecd145b90fd4697
+#   text hash     9a203fce2ae0309d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

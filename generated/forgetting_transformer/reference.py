@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  204ea9fde8763f76
-#   text hash     468610030d688af5
+#   content hash  2ecd145b90fd4697
+#   text hash     d9c0cffa476bace2
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

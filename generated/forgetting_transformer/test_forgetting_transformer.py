@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  204ea9fde8763f76
-#   text hash     c51bd758fb2c2f4a
+#   content hash  2ecd145b90fd4697
+#   text hash     e2179e6652b010c4
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d56a52d1aa0e8dd5
-#   text hash     32736c176e350178
+#   content hash  3be01b9762cabcfc
+#   text hash     1007b6258973d378
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d56a52d1aa0e8dd5
-#   text hash     1922b82a2ec0e759
+#   content hash  3be01b9762cabcfc
+#   text hash     4f1f4df0b3981ec1
 #   render with   attnforge render specs/full.yaml
 """The kernels: Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d56a52d1aa0e8dd5
-#   text hash     507a479cb176b1ee
+#   content hash  3be01b9762cabcfc
+#   text hash     a0867d4fdcfada97
 #   render with   attnforge render specs/full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d56a52d1aa0e8dd5
-#   text hash     17595851315d4c0a
+#   content hash  3be01b9762cabcfc
+#   text hash     ab0dd9d925b0feed
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d56a52d1aa0e8dd5
-#   text hash     b55579d060992450
+#   content hash  3be01b9762cabcfc
+#   text hash     d56a38d926436c82
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

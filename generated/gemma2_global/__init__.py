@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b462809511b16b00
-#   text hash     4bba5d7efcbd68f6
+#   content hash  bb44026f5609529c
+#   text hash     c4ca523133a6662a
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b462809511b16b00
-#   text hash     9db53d42365dcb3a
+#   content hash  bb44026f5609529c
+#   text hash     d15075d04d455525
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b462809511b16b00
-#   text hash     c788e80cdf125778
+#   content hash  bb44026f5609529c
+#   text hash     2f76569cfbfd61d6
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

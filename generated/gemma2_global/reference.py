@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b462809511b16b00
-#   text hash     d724d092c04f457e
+#   content hash  bb44026f5609529c
+#   text hash     17cf2eb6215eeaf2
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

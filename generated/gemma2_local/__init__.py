@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e988d8b164a58851
-#   text hash     daea7470ac1a2264
+#   content hash  ca97c1e9559db5db
+#   text hash     a2d82927c7d27df1
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

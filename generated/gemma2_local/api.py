@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e988d8b164a58851
-#   text hash     d08c4addde030006
+#   content hash  ca97c1e9559db5db
+#   text hash     c99cb52c17f34ed8
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e988d8b164a58851
-#   text hash     b3ce218be3f19a36
+#   content hash  ca97c1e9559db5db
+#   text hash     41ba020990424db1
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e988d8b164a58851
-#   text hash     e4c921eae67c987c
+#   content hash  ca97c1e9559db5db
+#   text hash     f6475ba1bb43a8e4
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e988d8b164a58851
-#   text hash     55c7180a955129a7
+#   content hash  ca97c1e9559db5db
+#   text hash     52bb9cc978a235b5
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  eee1698f81f19492
-#   text hash     c73308861cf1d56d
+#   content hash  12591dfd2e267808
+#   text hash     90a032ce3d855fac
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  eee1698f81f19492
-#   text hash     90e75476dab0e4f7
+#   content hash  12591dfd2e267808
+#   text hash     f670a9463867ea17
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

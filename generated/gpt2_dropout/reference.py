@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  eee1698f81f19492
-#   text hash     88e2b0c26c59b823
+#   content hash  12591dfd2e267808
+#   text hash     b3a9ccfc8e6a10f2
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

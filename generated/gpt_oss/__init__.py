@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  aee9e0ea1014175e
-#   text hash     f0761baeabb077e7
+#   content hash  207919e4fb3887d1
+#   text hash     84754f6f45ec7378
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

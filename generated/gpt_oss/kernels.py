@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  aee9e0ea1014175e
-#   text hash     2ae3e48836cb5f65
+#   content hash  207919e4fb3887d1
+#   text hash     c3746b754e88c5ab
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernels: The full layers of gpt-oss, with a learned sink for each head.
 

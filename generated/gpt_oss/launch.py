@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  aee9e0ea1014175e
-#   text hash     11cce2d82a422dbb
+#   content hash  207919e4fb3887d1
+#   text hash     b129a396b554afa6
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

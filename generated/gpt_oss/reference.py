@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  aee9e0ea1014175e
-#   text hash     d1f06e705c77c094
+#   content hash  207919e4fb3887d1
+#   text hash     717f3c40240e9784
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  aee9e0ea1014175e
-#   text hash     d76de9eda040adf2
+#   content hash  207919e4fb3887d1
+#   text hash     1f36667b7fb7a090
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  69dc9325b5e44493
-#   text hash     11f4a477ba6e8293
+#   content hash  392d6d6e14f4b81f
+#   text hash     f7f1181b3e2d9ac4
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  69dc9325b5e44493
-#   text hash     83f7eb32d9a06816
+#   content hash  392d6d6e14f4b81f
+#   text hash     4c1aa95761908551
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

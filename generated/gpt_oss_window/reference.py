@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  69dc9325b5e44493
-#   text hash     57c8485932d50585
+#   content hash  392d6d6e14f4b81f
+#   text hash     9cd1337e8f876afd
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  69dc9325b5e44493
-#   text hash     61190786188e90d9
+#   content hash  392d6d6e14f4b81f
+#   text hash     7cedaaeba58577d9
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

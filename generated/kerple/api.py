@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  813c159e8e18a83e
-#   text hash     54cdc75d6085908f
+#   content hash  42cd07c6d206f49d
+#   text hash     3a259f77e2340773
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  813c159e8e18a83e
-#   text hash     becc429d1a6d3d93
+#   content hash  42cd07c6d206f49d
+#   text hash     c07603f116b52666
 #   render with   attnforge render specs/kerple.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  813c159e8e18a83e
-#   text hash     ab9c667f6b0fe191
+#   content hash  42cd07c6d206f49d
+#   text hash     c849a7ae37be038c
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

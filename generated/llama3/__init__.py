@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  49deda0114c7b5d0
-#   text hash     ad58f29182f0b5bd
+#   content hash  0a800327c3da97ee
+#   text hash     f7e5963918eda598
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

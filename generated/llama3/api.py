@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  49deda0114c7b5d0
-#   text hash     91b9e74b11d036fa
+#   content hash  0a800327c3da97ee
+#   text hash     0b1392223da5f661
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

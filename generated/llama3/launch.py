@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  49deda0114c7b5d0
-#   text hash     fa10f1eb76dfaf6c
+#   content hash  0a800327c3da97ee
+#   text hash     e7402bf9e5cc007c
 #   render with   attnforge render specs/llama3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  49deda0114c7b5d0
-#   text hash     fd76da8c9ce1395b
+#   content hash  0a800327c3da97ee
+#   text hash     4e2f823cd27118aa
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5b6bc4eef0145367
-#   text hash     4b8b0e49c6aaf49e
+#   content hash  9ea5b365056e5dcf
+#   text hash     f5a43bd72df74304
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5b6bc4eef0145367
-#   text hash     9fae070f892eec36
+#   content hash  9ea5b365056e5dcf
+#   text hash     c313cc5fea31bcc5
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

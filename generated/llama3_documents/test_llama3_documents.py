@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5b6bc4eef0145367
-#   text hash     527e155dffa7edec
+#   content hash  9ea5b365056e5dcf
+#   text hash     4f609c67dc8986a6
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

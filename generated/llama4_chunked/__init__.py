@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  01d4c62ca41b190d
-#   text hash     c125a0d104f4a6de
+#   content hash  023499c807d65598
+#   text hash     dedde25ede5c6bc9
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  01d4c62ca41b190d
-#   text hash     5d04f5301a6dd451
+#   content hash  023499c807d65598
+#   text hash     5032c9d91ab00571
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  01d4c62ca41b190d
-#   text hash     9ffdbaf7c750e3da
+#   content hash  023499c807d65598
+#   text hash     8b78511a1c7ff0f3
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  01d4c62ca41b190d
-#   text hash     03f56ffa0922c852
+#   content hash  023499c807d65598
+#   text hash     4c4968a08a1b4bf3
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  818ba5e606cf1760
-#   text hash     bf0979767ee2a68f
+#   content hash  ba26a3b4f6450c06
+#   text hash     ad9fb7e74914def1
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  818ba5e606cf1760
-#   text hash     68bfd5d5423a9802
+#   content hash  ba26a3b4f6450c06
+#   text hash     a40c2dc3314f03ca
 #   render with   attnforge render specs/log_decay.yaml
 """The kernels: Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  818ba5e606cf1760
-#   text hash     a0c19cdf551c6694
+#   content hash  ba26a3b4f6450c06
+#   text hash     c4bbf9251ca360db
 #   render with   attnforge render specs/log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  818ba5e606cf1760
-#   text hash     b8cabc906bdaa491
+#   content hash  ba26a3b4f6450c06
+#   text hash     99961d3058b97fea
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  818ba5e606cf1760
-#   text hash     74cbf40446cdd55a
+#   content hash  ba26a3b4f6450c06
+#   text hash     a3c2e38480e8cf5d
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

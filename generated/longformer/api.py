@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  61c28f6d48f9bbb6
-#   text hash     d9da24eaa34cd94b
+#   content hash  aae5ca609faa9fd2
+#   text hash     683283cd243d2675
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

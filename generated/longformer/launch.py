@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  61c28f6d48f9bbb6
-#   text hash     a08ace99eeacffd4
+#   content hash  aae5ca609faa9fd2
+#   text hash     941219c49f048542
 #   render with   attnforge render specs/longformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

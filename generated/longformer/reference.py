@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  61c28f6d48f9bbb6
-#   text hash     eb16df78c4925420
+#   content hash  aae5ca609faa9fd2
+#   text hash     68517552c47e074f
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

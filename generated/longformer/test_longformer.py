@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  61c28f6d48f9bbb6
-#   text hash     9544fe5c11b60511
+#   content hash  aae5ca609faa9fd2
+#   text hash     91ec7001e1689a3b
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3fb1328633f33f30
-#   text hash     de3f638403737bf4
+#   content hash  0e4f8a5cb6d928aa
+#   text hash     95c4639438a834dd
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3fb1328633f33f30
-#   text hash     00692bea386b75d3
+#   content hash  0e4f8a5cb6d928aa
+#   text hash     17284130722166df
 #   render with   attnforge render specs/mistral.yaml
 """The kernels: Causal attention to the 4096 most recent keys with rotary embedding.
 

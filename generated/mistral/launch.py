@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3fb1328633f33f30
-#   text hash     8ec76ed9d1befde5
+#   content hash  0e4f8a5cb6d928aa
+#   text hash     eed58b7ba89bdebf
 #   render with   attnforge render specs/mistral.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3fb1328633f33f30
-#   text hash     a49ae60c06055a40
+#   content hash  0e4f8a5cb6d928aa
+#   text hash     f657aee610090a90
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3fb1328633f33f30
-#   text hash     ca6a56f977f76df4
+#   content hash  0e4f8a5cb6d928aa
+#   text hash     c954ff483d144855
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

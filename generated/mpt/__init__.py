@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  95d46fbfa2127f6b
-#   text hash     e24b09533ebb0a92
+#   content hash  321d3bf1577f139e
+#   text hash     b9ecb9c6b7d33173
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

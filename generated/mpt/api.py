@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  95d46fbfa2127f6b
-#   text hash     a6f71d55e34e4166
+#   content hash  321d3bf1577f139e
+#   text hash     ef25317acef82fbb
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  95d46fbfa2127f6b
-#   text hash     8cf8a8ece43b0c6b
+#   content hash  321d3bf1577f139e
+#   text hash     9a64bd7f00f09c00
 #   render with   attnforge render specs/mpt.yaml
 """The kernels: Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  95d46fbfa2127f6b
-#   text hash     03fd9be8b41758be
+#   content hash  321d3bf1577f139e
+#   text hash     09e694c47cd7530a
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

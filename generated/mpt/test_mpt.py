@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  95d46fbfa2127f6b
-#   text hash     90247f50a9e3a52b
+#   content hash  321d3bf1577f139e
+#   text hash     6d46a925177f5784
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  97dcc47754067b61
-#   text hash     5dc5b6464c8e6f93
+#   content hash  91de82ec5d011eb8
+#   text hash     00cf0c859fe5606f
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

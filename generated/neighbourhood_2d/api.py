@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  97dcc47754067b61
-#   text hash     b502eb843bcbb08f
+#   content hash  91de82ec5d011eb8
+#   text hash     a09f115da62ad7cb
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

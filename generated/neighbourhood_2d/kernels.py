@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  97dcc47754067b61
-#   text hash     7ad04c21d7f84257
+#   content hash  91de82ec5d011eb8
+#   text hash     8b5284074460f4c4
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernels: Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  97dcc47754067b61
-#   text hash     a498dc6629510b77
+#   content hash  91de82ec5d011eb8
+#   text hash     ab7f9eea89a872a0
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

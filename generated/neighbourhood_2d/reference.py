@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  97dcc47754067b61
-#   text hash     8ea341084c62a9b0
+#   content hash  91de82ec5d011eb8
+#   text hash     54280e2c71476684
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9b6ac5d29e809974
-#   text hash     2509d4bc94b2b1a5
+#   content hash  77642ed6641a8ab6
+#   text hash     5e7f37a93f63fb24
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9b6ac5d29e809974
-#   text hash     dcf4acc87f1e3418
+#   content hash  77642ed6641a8ab6
+#   text hash     f00a7cd4c797c2f1
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernels: Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9b6ac5d29e809974
-#   text hash     4ab05f752862b310
+#   content hash  77642ed6641a8ab6
+#   text hash     e73630d3004d4ae7
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

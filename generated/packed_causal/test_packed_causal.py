@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9b6ac5d29e809974
-#   text hash     b462f4ff05ba15a3
+#   content hash  77642ed6641a8ab6
+#   text hash     5a1b4da6e42994d4
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  06b7c00e557f15c4
-#   text hash     0c077519cc40e7d6
+#   content hash  9738d8871747e0dd
+#   text hash     9d3699ef742f7348
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  06b7c00e557f15c4
-#   text hash     b7e6da1449f98c68
+#   content hash  9738d8871747e0dd
+#   text hash     8942d9b840fb7992
 #   render with   attnforge render specs/packed_full.yaml
 """The kernels: Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  06b7c00e557f15c4
-#   text hash     ef3f90d93ff57e8d
+#   content hash  9738d8871747e0dd
+#   text hash     5fb6ded61fde494c
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

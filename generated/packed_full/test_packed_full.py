@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  06b7c00e557f15c4
-#   text hash     2160d0d7046fa685
+#   content hash  9738d8871747e0dd
+#   text hash     0bd9685954d901d7
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  be85ae789da6c183
-#   text hash     a1b357e53f797c84
+#   content hash  8b647458ea948b0a
+#   text hash     8c2bb0c089e8af12
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

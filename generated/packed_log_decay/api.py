@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  be85ae789da6c183
-#   text hash     7e828fb0e4128bc7
+#   content hash  8b647458ea948b0a
+#   text hash     0c2498aac43cbbef
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  be85ae789da6c183
-#   text hash     0b50c1221c75098a
+#   content hash  8b647458ea948b0a
+#   text hash     23cc74c8c3ff1c4d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The kernels: Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

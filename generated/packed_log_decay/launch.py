@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  be85ae789da6c183
-#   text hash     9e70d7b82235fe41
+#   content hash  8b647458ea948b0a
+#   text hash     720ddd084ed53928
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  be85ae789da6c183
-#   text hash     75cde128cc8b6c2c
+#   content hash  8b647458ea948b0a
+#   text hash     c4d1ae7dcf3bf8e7
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  81eccd3085b22a05
-#   text hash     9f5b6cad9b3d3c17
+#   content hash  9e39ba15a4bdec13
+#   text hash     e6919a733ab5ba23
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

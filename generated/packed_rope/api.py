@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  81eccd3085b22a05
-#   text hash     a60bd1d6805c513f
+#   content hash  9e39ba15a4bdec13
+#   text hash     0da0dab7d73191cd
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  81eccd3085b22a05
-#   text hash     c841bfac5cb86dd2
+#   content hash  9e39ba15a4bdec13
+#   text hash     18de491bc144ff25
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernels: Causal attention with rotary embedding for sequences packed into one tensor.
 

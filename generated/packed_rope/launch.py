@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  81eccd3085b22a05
-#   text hash     55819b882b8e1f79
+#   content hash  9e39ba15a4bdec13
+#   text hash     cee689faf1d37e1a
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

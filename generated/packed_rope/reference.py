@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  81eccd3085b22a05
-#   text hash     b8e2bca56ff2ee05
+#   content hash  9e39ba15a4bdec13
+#   text hash     8c06cd26751645fb
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  be5dbd3af3de44a9
-#   text hash     3ca4616f56c1bc3a
+#   content hash  64cea383c5766906
+#   text hash     0ab41b6366ef3309
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

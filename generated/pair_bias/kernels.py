@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  be5dbd3af3de44a9
-#   text hash     c1af26b58340c740
+#   content hash  64cea383c5766906
+#   text hash     47a7f652dace0b48
 #   render with   attnforge render specs/pair_bias.yaml
 """The kernels: Attention with a learned bias for each pair of positions.
 

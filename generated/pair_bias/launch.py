@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  be5dbd3af3de44a9
-#   text hash     2e1363129c36eafc
+#   content hash  64cea383c5766906
+#   text hash     85712484dd16b22b
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  be5dbd3af3de44a9
-#   text hash     e4ca35a471939515
+#   content hash  64cea383c5766906
+#   text hash     8b7b3edf690e8bd0
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  be5dbd3af3de44a9
-#   text hash     24c926f576564f0b
+#   content hash  64cea383c5766906
+#   text hash     a85d6fa13170303b
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

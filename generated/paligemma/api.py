@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f7c5b93ea40d70d7
-#   text hash     6034c90eab0822c2
+#   content hash  e02866fa54c39029
+#   text hash     d8ed30a062ae80f9
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f7c5b93ea40d70d7
-#   text hash     92f78c494cc978e9
+#   content hash  e02866fa54c39029
+#   text hash     a169006fc1ab5863
 #   render with   attnforge render specs/paligemma.yaml
 """The kernels: An image and a prompt that all see as a prefix, and text that sees causally.
 

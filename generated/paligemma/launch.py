@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f7c5b93ea40d70d7
-#   text hash     a5c70fba79734ad5
+#   content hash  e02866fa54c39029
+#   text hash     b8f0a5df10820776
 #   render with   attnforge render specs/paligemma.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

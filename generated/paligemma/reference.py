@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f7c5b93ea40d70d7
-#   text hash     d690e275d1dff429
+#   content hash  e02866fa54c39029
+#   text hash     8d162d3abc281fb1
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

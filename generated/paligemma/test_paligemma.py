@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f7c5b93ea40d70d7
-#   text hash     e513dfe9fc923409
+#   content hash  e02866fa54c39029
+#   text hash     40795267e0a6cc57
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  dd58c31a1d7b77b0
-#   text hash     93a188bf623920ef
+#   content hash  36645a58e4334cd1
+#   text hash     b5bcd8746c01b44b
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernels: Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  dd58c31a1d7b77b0
-#   text hash     c97691a4193d7d65
+#   content hash  36645a58e4334cd1
+#   text hash     730dfa615e81c2c1
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  dd58c31a1d7b77b0
-#   text hash     d66858d1d69718a5
+#   content hash  36645a58e4334cd1
+#   text hash     facaa7688311be6e
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

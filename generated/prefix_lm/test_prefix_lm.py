@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  dd58c31a1d7b77b0
-#   text hash     f1c7ec124f7dd9b8
+#   content hash  36645a58e4334cd1
+#   text hash     ea1d0cf4f8142cfd
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  487853e5bc2fc118
-#   text hash     b8fa40fb8cccb682
+#   content hash  3c0cf07ce0256ce4
+#   text hash     582173a4fb243bfd
 #   render with   attnforge render specs/qwen3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  487853e5bc2fc118
-#   text hash     5fed9ab8df429b24
+#   content hash  3c0cf07ce0256ce4
+#   text hash     c88f43d9730d6cec
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

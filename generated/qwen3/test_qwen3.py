@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  487853e5bc2fc118
-#   text hash     6a113be40e1f5c67
+#   content hash  3c0cf07ce0256ce4
+#   text hash     c78fde9d6551c0b8
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

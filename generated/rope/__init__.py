@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  35750653c2ba01f8
-#   text hash     17b9b8f8640853ec
+#   content hash  722fe44e0f07aecb
+#   text hash     0734997c2b395a61
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

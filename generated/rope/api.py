@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  35750653c2ba01f8
-#   text hash     98f5b5bba4c03b27
+#   content hash  722fe44e0f07aecb
+#   text hash     c662afee5dd522ca
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  35750653c2ba01f8
-#   text hash     5def4a047ec7f535
+#   content hash  722fe44e0f07aecb
+#   text hash     9a2349e65c4f97d3
 #   render with   attnforge render specs/rope.yaml
 """The kernels: Causal attention with rotary embedding, and as many key heads as query heads.
 

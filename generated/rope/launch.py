@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  35750653c2ba01f8
-#   text hash     92f37aeddf2c8fd5
+#   content hash  722fe44e0f07aecb
+#   text hash     14428329f63e4090
 #   render with   attnforge render specs/rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

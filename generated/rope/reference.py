@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  35750653c2ba01f8
-#   text hash     4ac48fd6e3b4120f
+#   content hash  722fe44e0f07aecb
+#   text hash     8b223e9863ca3e65
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  425393158f0c72f5
-#   text hash     1cb21c371895e088
+#   content hash  4ca8849638b4a5a1
+#   text hash     22e59719e01df0b1
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  425393158f0c72f5
-#   text hash     f651dbbcfe1cda23
+#   content hash  4ca8849638b4a5a1
+#   text hash     df8200031d326f62
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  425393158f0c72f5
-#   text hash     aacd996d49a595a5
+#   content hash  4ca8849638b4a5a1
+#   text hash     57eb5e84ce029fc7
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads.
 

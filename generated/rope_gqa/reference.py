@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  425393158f0c72f5
-#   text hash     d4c97f2a454f0c3b
+#   content hash  4ca8849638b4a5a1
+#   text hash     b87e89de872ae13b
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

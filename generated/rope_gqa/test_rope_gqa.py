@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  425393158f0c72f5
-#   text hash     c27c3683bb3c4031
+#   content hash  4ca8849638b4a5a1
+#   text hash     836f2921091a7e74
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  893c336962cb24e6
-#   text hash     328727dd04e39bcd
+#   content hash  0ba0eb0d4e1a2cd8
+#   text hash     57614f955b520179
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

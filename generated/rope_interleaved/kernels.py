@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  893c336962cb24e6
-#   text hash     6008eaade65f3711
+#   content hash  0ba0eb0d4e1a2cd8
+#   text hash     e5e04c50e6ed1f64
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernels: Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  893c336962cb24e6
-#   text hash     443deee079f1efb7
+#   content hash  0ba0eb0d4e1a2cd8
+#   text hash     9548fc0f56ff7a13
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  893c336962cb24e6
-#   text hash     35b551e42b6dd8a2
+#   content hash  0ba0eb0d4e1a2cd8
+#   text hash     0451192af0774d72
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0440954f83d11998
-#   text hash     a3f2a80c74058eeb
+#   content hash  58605e96cc409809
+#   text hash     c3aea5f3002ab62f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

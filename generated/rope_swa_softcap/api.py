@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0440954f83d11998
-#   text hash     9b6a5eab9c931bb3
+#   content hash  58605e96cc409809
+#   text hash     11e573b10a0cf7b1
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  52d27d812e5904de
-#   text hash     dccf0b6e18ab64ee
+#   content hash  ca96fbacea8f4686
+#   text hash     12a4775630ac1e2a
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  52d27d812e5904de
-#   text hash     0bd1632efaf081ae
+#   content hash  ca96fbacea8f4686
+#   text hash     7555d6eddcd5a826
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  52d27d812e5904de
-#   text hash     b884a5e8ea8ae25b
+#   content hash  ca96fbacea8f4686
+#   text hash     270901217206bdb2
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernels: Causal attention to the most recent keys, as many as each call says.
 

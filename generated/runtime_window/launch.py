@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  52d27d812e5904de
-#   text hash     93aa7133783748f0
+#   content hash  ca96fbacea8f4686
+#   text hash     b563141423d607b3
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  52d27d812e5904de
-#   text hash     626909ed15fbf2cd
+#   content hash  ca96fbacea8f4686
+#   text hash     8bb272113ada671f
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

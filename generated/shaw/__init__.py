@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  2d8954b826c7ea7f
-#   text hash     155d38d6413f22c1
+#   content hash  27e0d469509414d3
+#   text hash     9f45f8036af15826
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

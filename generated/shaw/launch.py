@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  2d8954b826c7ea7f
-#   text hash     92cf673a3252aac1
+#   content hash  27e0d469509414d3
+#   text hash     1ec791c4f5d5678d
 #   render with   attnforge render specs/shaw.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  2d8954b826c7ea7f
-#   text hash     e8b0e273d06efe3a
+#   content hash  27e0d469509414d3
+#   text hash     299a45135a2f19a5
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

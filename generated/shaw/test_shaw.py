@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  2d8954b826c7ea7f
-#   text hash     15176a960c74a499
+#   content hash  27e0d469509414d3
+#   text hash     0c1ecedd6f40409d
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b818f0613729cd40
-#   text hash     387b8c29ea227189
+#   content hash  5955b51327612348
+#   text hash     9629ff143d2492eb
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b818f0613729cd40
-#   text hash     55b2e09cab63342b
+#   content hash  5955b51327612348
+#   text hash     69f0590eb1bcea7f
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

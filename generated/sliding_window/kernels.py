@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b818f0613729cd40
-#   text hash     5c7201238246eef0
+#   content hash  5955b51327612348
+#   text hash     2bb5f9bbbfbce9c1
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernels: Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b818f0613729cd40
-#   text hash     fd646c59abadf27f
+#   content hash  5955b51327612348
+#   text hash     91dddb2d40a581f0
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0303dcb3569bdd66
-#   text hash     87f421809b9d6b3a
+#   content hash  8c46bb72ad642272
+#   text hash     7a739fcb8c5c219f
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0303dcb3569bdd66
-#   text hash     ab2c3a8a8399f9c7
+#   content hash  8c46bb72ad642272
+#   text hash     e597ff5c82cacada
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0303dcb3569bdd66
-#   text hash     91fc0ccab7ba2f9b
+#   content hash  8c46bb72ad642272
+#   text hash     cbbd6c8c55013796
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  628a9ada99844170
-#   text hash     9c01482007d5693a
+#   content hash  b2eb3cb95cdba24f
+#   text hash     710df3cb85f02105
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernels: Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

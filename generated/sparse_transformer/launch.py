@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  628a9ada99844170
-#   text hash     5ab2aa995ac56614
+#   content hash  b2eb3cb95cdba24f
+#   text hash     63a5ad0e2cdc5aa0
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  628a9ada99844170
-#   text hash     2bc33e8886dd40dd
+#   content hash  b2eb3cb95cdba24f
+#   text hash     3b4504f4ba8d1a1e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  628a9ada99844170
-#   text hash     fc85bc2767050550
+#   content hash  b2eb3cb95cdba24f
+#   text hash     e774d9c0554dcfac
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5f23ee666f09dd47
-#   text hash     534106889f30774a
+#   content hash  6b96b71d96b6104d
+#   text hash     84dc971dc95b7687
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5f23ee666f09dd47
-#   text hash     8ef2bbe266b5c9ae
+#   content hash  6b96b71d96b6104d
+#   text hash     b15b3b9532bfe617
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

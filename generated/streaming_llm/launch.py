@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5f23ee666f09dd47
-#   text hash     d8b398e3168f30a1
+#   content hash  6b96b71d96b6104d
+#   text hash     8665d98d3c23992a
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5f23ee666f09dd47
-#   text hash     bfe7e4f026d14249
+#   content hash  6b96b71d96b6104d
+#   text hash     d3d459a486de3655
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  5d52a598f0f98329
-#   text hash     5e295885a8d074b2
+#   content hash  643395a2a1d52db2
+#   text hash     1ec4051d16a3e5ca
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

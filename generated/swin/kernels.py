@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  5d52a598f0f98329
-#   text hash     ed3b898a07ee9519
+#   content hash  643395a2a1d52db2
+#   text hash     a7ae6105e3bb5dc7
 #   render with   attnforge render specs/swin.yaml
 """The kernels: Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  5d52a598f0f98329
-#   text hash     bc8c61705bf403d1
+#   content hash  643395a2a1d52db2
+#   text hash     f16723661c848e0c
 #   render with   attnforge render specs/swin.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

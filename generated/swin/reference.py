@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  5d52a598f0f98329
-#   text hash     d73f89a0b4f111c6
+#   content hash  643395a2a1d52db2
+#   text hash     a4ecb4c2c801a6d5
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  5d52a598f0f98329
-#   text hash     0e173d8e333a33b9
+#   content hash  643395a2a1d52db2
+#   text hash     ebd5d745c927a8b2
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

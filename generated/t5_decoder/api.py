@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  19d9938a4357093b
-#   text hash     7f898dc67f803a4d
+#   content hash  1f99c2132e17bb8a
+#   text hash     91194d088c3c7ce6
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  19d9938a4357093b
-#   text hash     e88b4e0175e47854
+#   content hash  1f99c2132e17bb8a
+#   text hash     991878c4688cef4d
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernels: Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  19d9938a4357093b
-#   text hash     cb1b51d85ffe061a
+#   content hash  1f99c2132e17bb8a
+#   text hash     7585b74d7dcf85ce
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

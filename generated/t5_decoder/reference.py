@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  19d9938a4357093b
-#   text hash     f140b4e05f08bb6c
+#   content hash  1f99c2132e17bb8a
+#   text hash     c8aebb7df7ff840d
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

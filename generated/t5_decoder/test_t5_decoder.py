@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  19d9938a4357093b
-#   text hash     64ad6a00955ab5f5
+#   content hash  1f99c2132e17bb8a
+#   text hash     ce52f60c61140e86
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

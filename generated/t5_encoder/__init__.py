@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  26ff8e3dc0d8a14b
-#   text hash     5f14e0e68172997d
+#   content hash  48b2ccb8aabcb71e
+#   text hash     08427b75ef2aee73
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  26ff8e3dc0d8a14b
-#   text hash     548d3019b713ce4c
+#   content hash  48b2ccb8aabcb71e
+#   text hash     e9c19de57fd0d254
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

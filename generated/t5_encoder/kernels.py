@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  26ff8e3dc0d8a14b
-#   text hash     b3a80b8611ea7fc2
+#   content hash  48b2ccb8aabcb71e
+#   text hash     ceda31a9e2ef679b
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernels: Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  26ff8e3dc0d8a14b
-#   text hash     c013253b3c35a64b
+#   content hash  48b2ccb8aabcb71e
+#   text hash     aa7de9fd88617a6a
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  26ff8e3dc0d8a14b
-#   text hash     74264c1f2941b849
+#   content hash  48b2ccb8aabcb71e
+#   text hash     8e337c5c69c2eb7b
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

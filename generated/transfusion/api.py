@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c293927431d86481
-#   text hash     d82ee6f02d1c952d
+#   content hash  edd99ce1d368ee8e
+#   text hash     b776adbf6e496023
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c293927431d86481
-#   text hash     243a93db49b3ee03
+#   content hash  edd99ce1d368ee8e
+#   text hash     fda354ad350fa01e
 #   render with   attnforge render specs/transfusion.yaml
 """The kernels: Causal attention in which the patches of one image see each other.
 

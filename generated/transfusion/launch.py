@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c293927431d86481
-#   text hash     4bc8772f63bea7a5
+#   content hash  edd99ce1d368ee8e
+#   text hash     d94c0c7c1121d180
 #   render with   attnforge render specs/transfusion.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

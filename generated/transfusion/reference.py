@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c293927431d86481
-#   text hash     7a329e851e5ca622
+#   content hash  edd99ce1d368ee8e
+#   text hash     375dc19f7ac4b4da
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

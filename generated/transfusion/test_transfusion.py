@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c293927431d86481
-#   text hash     1669a214b7005139
+#   content hash  edd99ce1d368ee8e
+#   text hash     03b667ce4fc289aa
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

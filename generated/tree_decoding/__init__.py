@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2e36754f65fc7b8f
-#   text hash     70132f81d4095a49
+#   content hash  acfcc0991a5e5e1b
+#   text hash     e92db68aa5858bdd
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

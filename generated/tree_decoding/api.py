@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2e36754f65fc7b8f
-#   text hash     ef7d359e13a948de
+#   content hash  acfcc0991a5e5e1b
+#   text hash     254c2e22ea3f7c9a
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2e36754f65fc7b8f
-#   text hash     1582bbf423a80289
+#   content hash  acfcc0991a5e5e1b
+#   text hash     3af25a9e21694807
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2e36754f65fc7b8f
-#   text hash     45807052c94d0244
+#   content hash  acfcc0991a5e5e1b
+#   text hash     3ba33bda776c12ef
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

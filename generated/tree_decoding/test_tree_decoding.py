@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2e36754f65fc7b8f
-#   text hash     7d037fedacd42743
+#   content hash  acfcc0991a5e5e1b
+#   text hash     35de781e467d800e
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -18,6 +18,7 @@ from ..language.spec import Spec
 from ..printing import printers
 from . import storage
 from .leaf import CASTS, SIDE_OF, TYPES, Leaf, Side, Site
+from .positions import ENDS_TOGETHER
 from .running_sums import REST
 from .statements import Statement, targets
 
@@ -126,8 +127,6 @@ class Reader:
         nodes = [n for index in leaf.index for n in index.walk()]
         inner = any(self.per_head(self.leaf(n)) for n in nodes if n.op == "input")
         return inner or "head" in leaf.input.kinds or any(n.op == "var" and n.value == "h" for n in nodes)
-
-    # -- loads ---------------------------------------------------------------------------------------------------
 
     def loads(self, site: Site) -> tuple[Statement, ...]:
         """The statements that make leaves available, by where they run; those of "mask" in steps that apply one."""
@@ -294,8 +293,7 @@ class Reader:
                 continue
             node = written.pop(0)
             if axis.kind == "query":
-                shift = Node("-", (Node("var", (), "k_len", "int"), Node("var", (), "q_len", "int")), None, "int")
-                node = Node("-", (node, shift), None, "int")
+                node = Node("-", (node, ENDS_TOGETHER.first), None, "int")
             yield self.text(whole_numbers.shortened(self.beside_tiles(node), self.limits))
 
     def place_name(self, leaf: Leaf, stride: str) -> str:
@@ -317,7 +315,8 @@ class Reader:
     @property
     def narrowed(self) -> tuple[Statement, ...]:
         """The statements that keep a range of tiles to the documents of the program's own tile."""
-        shift, block = ("0", "BLOCK_N") if self.own == "q" else ("k_len - q_len", "BLOCK_M")
+        other: Side = "k" if self.own == "q" else "q"
+        shift, block = ENDS_TOGETHER.of_first(other), "BLOCK_N" if self.own == "q" else "BLOCK_M"
         found = []
         for given in self.spec.inputs:
             if given.scan:
@@ -325,8 +324,6 @@ class Reader:
                 call = f"in_documents({self.base(given)}, {given.name}_stride_part, {given.name}_stride_token, {rest})"
                 found.append(Statement("first, full_first, full_last, last", call))
         return tuple(found)
-
-    # -- parameters ----------------------------------------------------------------------------------------------
 
     @cached_property
     def arguments(self) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from .layout import reduced, scan_view
 from .leaf import SIDES, Side
 from .loops import Walk
 from .parameters import Kernel
+from .positions import ENDS_TOGETHER, Positions
 from .score_terms import Sum, View
 from .signatures import Faces
 from .storage import Storage
@@ -262,6 +263,11 @@ class Plan:
     def _count(self, x: str) -> str:
         """Text of how many rows a tensor has."""
         return f"{x}.shape[{self.storage.outer.index('token')}]"
+
+    @property
+    def positions(self) -> Positions:
+        """Which positions rows have."""
+        return ENDS_TOGETHER
 
     @property
     def storage(self) -> Storage:

@@ -18,6 +18,7 @@ from ..tiling import intervals
 from ..tiling.intervals import FALSE, TRUE, Ends
 from .leaf import Leaf, Side
 from .leaves import Reader
+from .positions import ENDS_TOGETHER
 from .statements import Statement, label, reads, targets
 
 _ZERO = Node("num", (), 0, "int")
@@ -161,7 +162,7 @@ class Skips:
         lines = []
         for leaf in self.blocks:
             per = {axis.kind: axis.per for axis in leaf.input.axes}
-            row = [f"{end} - (k_len - q_len)" for end in ("q_first", "q_last")]
+            row = [ENDS_TOGETHER.row(end) for end in ("q_first", "q_last")]
             sides = {"q": (*row, str(per["query"]), "query"), "k": ("k_first", "k_last", str(per["key"]), "key")}
             other: Side = "k" if self.own == "q" else "q"
             texts = [

@@ -1,0 +1,33 @@
+"""Which position the first query of a sequence has; its keys are counted from 0."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..expressions.tree import Node
+from .leaf import Side
+
+
+@dataclass(frozen=True)
+class Positions:
+    """Positions of rows, as texts of kernels and as expressions."""
+
+    shift: str  # text of the position of the first query
+    first: Node  # the same as an expression
+
+    def of(self, row: str) -> str:
+        """Text of the position of a query's row."""
+        return f"{row} + ({self.shift})"
+
+    def row(self, position: str) -> str:
+        """Text of the row of the query at a position."""
+        return f"{position} - ({self.shift})"
+
+    def of_first(self, side: Side) -> str:
+        """Text of the position of the first row of a side."""
+        return self.shift if side == "q" else "0"
+
+
+_LENGTHS = tuple(Node("var", (), name, "int") for name in ("k_len", "q_len"))
+ENDS_TOGETHER = Positions("k_len - q_len", Node("-", _LENGTHS, None, "int"))
+"""The last query lines up with the last key."""

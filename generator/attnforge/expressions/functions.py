@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from .build import HALF, ONE, ZERO, add, call, compare, div, mul, neg, sub, where
+from .build import HALF, ONE, ZERO, add, call, compare, div, mul, neg, num, sub, where
 from .tree import Node
 
 
@@ -102,6 +102,18 @@ FUNCTIONS = {
         mathml="ln",
         numpy=lambda np, x: np.log(x),
     ),
+    "log1p": Function(
+        "x",
+        "the natural logarithm of `1 + x`, with all digits of a small `x`",
+        value=_ieee(math.log1p, pole=-1),
+        slope=lambda node, x, dx: div(dx, add(ONE, x)),
+        triton="log1p",
+        torch="torch.log1p",
+        python="math.log1p",
+        javascript="Math.log1p",
+        mathml="log1p",
+        numpy=lambda np, x: np.log1p(x),
+    ),
     "sqrt": Function(
         "x",
         "the square root",
@@ -152,6 +164,19 @@ FUNCTIONS = {
         javascript="softplus",
         mathml="softplus",
         numpy=lambda np, x: np.logaddexp(0.0, x),
+    ),
+    "erf": Function(
+        "x",
+        "the error function; `x * (1 + erf(x / sqrt(2))) / 2` is gelu",
+        finite=True,
+        value=math.erf,
+        slope=lambda node, x, dx: mul(mul(num(2 / math.sqrt(math.pi)), call("exp", neg(mul(x, x)))), dx),
+        triton="tl.erf",
+        torch="torch.erf",
+        python="math.erf",
+        javascript="erf",
+        mathml="erf",
+        numpy=lambda np, x: np.vectorize(math.erf, otypes=[float])(x),
     ),
     "sin": Function(
         "x",

@@ -72,11 +72,12 @@ class Scores(Conditions):
         a, b, s, t = x.text, y.text, x.size, y.size
         square = binary("*", a, a) if a.level == ATOM else power(a, Text("2"))
         ways: list[Callable[[], Number]] = [
-            lambda: Number(call(draw.pick(("tanh", "sin", "cos", "sigmoid")), a)),
+            lambda: Number(call(draw.pick(("tanh", "sin", "cos", "sigmoid", "erf")), a)),
             lambda: Number(call("softplus", a), s + 0.7),
             lambda: Number(call("sqrt", binary("+", ONE, square)), s + 1),
             lambda: Number(call("log", binary("+", ONE, square)), s),
             lambda: Number(call("log", binary("+", Text("1.5"), call("sin", a)))),
+            lambda: Number(call("log1p", square), s),
             lambda: Number(call("exp", call("tanh", a)), 2.7),
             lambda: Number(call("exp", negated(call("softplus", a)))),
             lambda: Number(binary(draw.pick(("+", "-")), a, b), s + t),

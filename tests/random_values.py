@@ -13,7 +13,7 @@ from formulas import bucket
 from random_inputs import Declared, Draw, Text
 
 FUNCTIONS: dict[str, object] = {
-    **{name: getattr(math, name) for name in ("exp", "log", "sqrt", "tanh", "floor", "sin", "cos")},
+    **{name: getattr(math, name) for name in ("exp", "log", "log1p", "sqrt", "tanh", "erf", "floor", "sin", "cos")},
     "sigmoid": lambda x: 0.5 + 0.5 * math.tanh(x / 2),
     "softplus": lambda x: max(x, 0) + math.log1p(math.exp(-abs(x))),
     "clamp": lambda x, low, high: min(max(x, low), high),

@@ -15,7 +15,8 @@ import pytest
 from attnforge.explain import arrays, explain, samples, trace
 from attnforge.explain.arrays import EMPTY, FULL, MIXED, SKIPPED
 from attnforge.expressions.evaluation import evaluate
-from attnforge.expressions.tree import Node
+from attnforge.expressions.functions import FUNCTIONS
+from attnforge.expressions.tree import SCORE, Node
 from attnforge.language import spec
 from attnforge.language.spec import Spec
 from attnforge.printing.javascript import javascript
@@ -126,6 +127,8 @@ def text(page: browser.Browser, field: str) -> str:
 
 # -- arithmetic --------------------------------------------------------------------------------------------------
 
+TAME = {name: function for name, function in FUNCTIONS.items() if function.finite}
+
 
 def number(value: float) -> Node:
     return Node("num", (), value, "int" if isinstance(value, int) else "float")
@@ -155,11 +158,21 @@ def condition(chance: random.Random, depth: int) -> Node:
 def real(chance: random.Random, depth: int) -> Node:
     if depth == 0:
         return chance.choice([number(chance.uniform(-4, 4)), Node("var", (), chance.choice(["q", "k"]), "int")])
-    op = chance.choice(
-        ["+", "-", "*", "/", "//", "%", "min", "tanh", "sigmoid", "softplus", "sin", "floor", "neg", "where"]
-    )
-    args = tuple(real(chance, depth - 1) for _ in range(2 if op in "+-*//%min" or op == "where" else 1))
+    op = chance.choice(["+", "-", "*", "/", "//", "%", "neg", "where", *TAME])
+    count = TAME[op].count or 2 if op in TAME else 1 if op == "neg" else 2
+    args = tuple(real(chance, depth - 1) for _ in range(count))
     return Node(op, (condition(chance, 1), *args) if op == "where" else args, None, "float")
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_give_in_the_browser_what_they_give_in_python(show: Any, name: str) -> None:
+    values = (-math.inf, -900.0, -6.5, -3.0, -1.0, -0.4, -1e-9, 0.0, 1e-20, 0.7, 2.0, 5.9, 30.0, math.inf)
+    node = Node(name, (SCORE, number(0.5))[: FUNCTIONS[name].count or 2])
+    script = javascript(node, lambda n: "x")
+    given = ", ".join(str(x).replace("inf", "Infinity") for x in values)
+    found = show("causal").value(f"[{given}].map((x) => String({script}))")
+    wanted = [evaluate(node, {"score": x}) for x in values]
+    assert list(map(float, found)) == pytest.approx(wanted, rel=1e-12, abs=0, nan_ok=True), script
 
 
 def test_expressions_mean_in_the_browser_what_they_mean_in_python(show: Any) -> None:

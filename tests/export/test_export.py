@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from torch.nn.attention.flex_attention import AuxOutput
 
 from attnforge.cli import commands
+from attnforge.expressions.functions import FUNCTIONS
 from attnforge.language import spec
 from attnforge.plan import plan, reference
 from attnforge.render import format, render
@@ -84,6 +85,9 @@ score:
 inputs:
   size: {axes: []}
 """,
+    "every_function": "score:\n  - expr: '"
+    + " + ".join(f"{name}({', '.join(['0.5 + abs(score)', 'k'][: f.count or 2])})" for name, f in FUNCTIONS.items())
+    + "'\n",
     "constants": """
 mask:
   - expr: "q_len > 0"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnforge.expressions.calculus import derivative, simplify
+from attnforge.expressions.functions import FUNCTIONS
 from attnforge.expressions.sharing import share
 from attnforge.expressions.tree import Node
 
@@ -48,18 +50,7 @@ TORCH: dict[str, Callable[..., torch.Tensor]] = {
     "or": torch.logical_or,
     "not": torch.logical_not,
     "where": torch.where,
-    "abs": torch.abs,
-    "min": torch.minimum,
-    "max": torch.maximum,
-    "exp": torch.exp,
-    "log": torch.log,
-    "sqrt": torch.sqrt,
-    "tanh": torch.tanh,
-    "sigmoid": torch.sigmoid,
-    "softplus": torch.nn.functional.softplus,
-    "floor": torch.floor,
-    "sin": torch.sin,
-    "cos": torch.cos,
+    **{name: attrgetter(function.torch.removeprefix("torch."))(torch) for name, function in FUNCTIONS.items()},
 }
 
 
@@ -117,6 +108,10 @@ TABLE = {
     "clamp": call("min", call("max", SCORE, num(-1.0)), num(1.0)),
     "where": call("where", call(">", SCORE, num(0)), call("*", SCORE, Y), call("exp", SCORE)),
     "positions": call("+", SCORE, call("*", Y, Node("abs", (Node("-", (Q, K), type="int"),), type="int"))),
+    **{
+        f"{name} by itself": call(name, *(call("+", call("*", SCORE, SCORE), num(0.5)), Y)[: function.count or 2])
+        for name, function in FUNCTIONS.items()
+    },
 }
 POINTS = environment([0.7, -0.4, 2.5, -3.25, 1.0], [1.5, -2.0, 0.3, 2.75, -0.8])
 
@@ -130,7 +125,7 @@ def test_agrees_with_autograd(name: str, leaf: Node) -> None:
         torch.testing.assert_close(value(found, POINTS).double().expand_as(expected), expected)
 
 
-@pytest.mark.parametrize("name", sorted(TABLE.keys() - {"floor", "floor division"}))
+@pytest.mark.parametrize("name", sorted(TABLE.keys() - {"floor", "floor division", "floor by itself"}))
 def test_agrees_with_finite_differences(name: str) -> None:
     node, step = TABLE[name], 1e-6
     up, down = (POINTS | {"score": POINTS["score"] + s} for s in (step, -step))
@@ -249,7 +244,7 @@ LEAVES = st.sampled_from([SCORE, Y, CAP, Q, num(2), num(-0.5), num(1.5)])
 
 
 def deeper(inner: st.SearchStrategy[Node]) -> st.SearchStrategy[Node]:
-    unary = st.sampled_from(["neg", "exp", "tanh", "sigmoid", "softplus", "sin", "cos", "abs", "floor", "log", "sqrt"])
+    unary = st.sampled_from(["neg", *(name for name, function in FUNCTIONS.items() if function.count == 1)])
     binary = st.sampled_from(["+", "-", "*", "/", "min", "max", "%", "//", "**"])
     return st.one_of(
         st.builds(call, unary, inner),

@@ -229,7 +229,7 @@ OPERANDS = {
     "x": Input("x", (Axis("size", 8),)),
 }
 FORMS = [form for operator in vocabulary.OPERATORS for form in operator.forms]
-IN_CODE = {name: f.meaning.strip("`") for name, f in vocabulary.FUNCTIONS.items() if f.meaning.startswith("`")}
+IN_CODE = {name: f.meaning.strip("`") for name, f in vocabulary.CALLS.items() if f.meaning.startswith("`")}
 
 
 def kinds(text: str, inputs: dict[str, Input]) -> list[str]:
@@ -255,9 +255,9 @@ def test_the_vocabulary_tells_every_operator() -> None:
     assert {*parser._BINARY.values(), *parser._COMPARE.values(), "and", "or", "not", "if", "else"} <= signs
 
 
-@pytest.mark.parametrize("name", vocabulary.FUNCTIONS)
+@pytest.mark.parametrize("name", vocabulary.CALLS)
 def test_every_function_of_the_vocabulary_is_taken(name: str) -> None:
-    written = vocabulary.FUNCTIONS[name].arguments.replace("...", "7")
+    written = vocabulary.CALLS[name].arguments.replace("...", "7")
     inputs = OPERANDS | {word: Input(word, ()) for word in ("x", "low", "high")}
     assert kinds(f"{name}({written})", inputs) == ["score"]
     assert kinds(f"{name}({written}, x, x, x)", inputs) == ([] if parser.ARGUMENTS[name] else ["score"])
@@ -266,7 +266,7 @@ def test_every_function_of_the_vocabulary_is_taken(name: str) -> None:
 @pytest.mark.parametrize("name", IN_CODE)
 def test_meanings_in_code_are_true(name: str) -> None:
     inputs = OPERANDS | {word: Input(word, ()) for word in ("x", "low", "high")}
-    call = f"{name}({vocabulary.FUNCTIONS[name].arguments})"
+    call = f"{name}({vocabulary.CALLS[name].arguments})"
 
     def value(text: str, **env: float) -> float:
         scope = Scope("score", {}, inputs)

@@ -349,6 +349,9 @@ def test_bounds_stay_within_int32(mask: str, along: Literal["k", "q"]) -> None:
         ("log(0)", float("-inf")),
         ("sigmoid(-2000.0)", 0.0),
         ("softplus(800.0)", 800.0),
+        ("erf(0.5)", 0.5204998778130465),
+        ("log1p(1e-20)", 1e-20),
+        ("log1p(-1)", float("-inf")),
     ],
 )
 def test_evaluate(given_text: str, expected: float) -> None:

@@ -214,7 +214,7 @@ def _operators() -> Iterator[tuple[str, str]]:
 
 
 def _functions() -> Iterator[tuple[str, str]]:
-    for name, function in vocabulary.FUNCTIONS.items():
+    for name, function in vocabulary.CALLS.items():
         yield f"`{name}({function.arguments})`", function.meaning
 
 

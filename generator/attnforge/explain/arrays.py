@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from ..expressions.functions import FUNCTIONS
 from ..expressions.tree import Node
 from ..expressions.whole_numbers import floated
 from ..plan.leaf import Side
@@ -51,17 +52,15 @@ def _value(node: Node, env: Mapping[str, Any]) -> Any:
             return args[0] - args[1]
         case "*":
             return args[0] * args[1]
-        case "sigmoid":
-            return 0.5 * (1 + np.tanh(np.multiply(args[0], 0.5)))
-        case "softplus":
-            return np.logaddexp(0.0, args[0])
-    return getattr(np, _FUNCTIONS.get(node.op, node.op))(*args)
+    if function := FUNCTIONS.get(node.op):
+        return function.numpy(np, *args)
+    return getattr(np, _OPERATIONS[node.op])(*args)
 
 
-_FUNCTIONS = {
+_OPERATIONS = {
     "/": "true_divide", "//": "floor_divide", "%": "mod", "**": "power", "neg": "negative", "<": "less",
     "<=": "less_equal", ">": "greater", ">=": "greater_equal", "==": "equal", "!=": "not_equal", "and": "logical_and",
-    "or": "logical_or", "not": "logical_not", "min": "minimum", "max": "maximum",
+    "or": "logical_or", "not": "logical_not", "where": "where",
 }  # fmt: skip
 
 

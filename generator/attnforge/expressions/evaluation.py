@@ -3,24 +3,10 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Mapping
 
+from .folding import OPERATIONS
 from .tree import Node
-
-
-def _ieee(function: Callable[..., float], overflow: float) -> Callable[..., float]:
-    """The function with infinities and NaN in place of exceptions, as tensors have them."""
-
-    def safe(*args: float) -> float:
-        try:
-            return function(*args)
-        except OverflowError:
-            return overflow
-        except ValueError:
-            return math.nan
-
-    return safe
 
 
 def _divided(a: float, b: float) -> float:
@@ -29,36 +15,7 @@ def _divided(a: float, b: float) -> float:
     return a / b
 
 
-_OPERATIONS: dict[str, Callable[..., int | float | bool]] = {
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "/": _divided,
-    "//": operator.floordiv,
-    "%": operator.mod,
-    "**": operator.pow,
-    "neg": operator.neg,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-    "==": operator.eq,
-    "!=": operator.ne,
-    "not": operator.not_,
-    "abs": abs,
-    "min": min,
-    "max": max,
-    "floor": math.floor,
-    "exp": _ieee(math.exp, math.inf),
-    "log": lambda x: -math.inf if x == 0 else _ieee(math.log, math.inf)(x),
-    "sqrt": _ieee(math.sqrt, math.inf),
-    "tanh": math.tanh,
-    "sigmoid": lambda x: 0.5 * (1 + math.tanh(x / 2)),
-    "softplus": lambda x: max(x, 0) + math.log1p(math.exp(-abs(x))),
-    "sin": _ieee(math.sin, math.nan),
-    "cos": _ieee(math.cos, math.nan),
-}
-
+_OPERATIONS = OPERATIONS | {"/": _divided}
 
 Value = int | float | bool
 Function = Callable[[Mapping[str, object]], Value]

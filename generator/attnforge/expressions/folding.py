@@ -6,20 +6,19 @@ import math
 import operator
 from collections.abc import Callable
 
+from .functions import FUNCTIONS
 from .tree import Node
 
 LARGEST = 2**28  # of a position, a length, and of what a spec or a call gives as a whole number
 
 OPERATIONS: dict[str, Callable[..., int | float | bool]] = {
     "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "//": operator.floordiv,
-    "%": operator.mod, "**": operator.pow, "neg": operator.neg, "abs": abs, "min": min, "max": max,
-    "exp": math.exp, "log": math.log, "sqrt": math.sqrt, "tanh": math.tanh, "sin": math.sin, "cos": math.cos,
-    "floor": math.floor, "sigmoid": lambda x: 1 / (1 + math.exp(-x)) if x > 0 else math.exp(x) / (1 + math.exp(x)),
-    "softplus": lambda x: max(x, 0) + math.log1p(math.exp(-abs(x))),
+    "%": operator.mod, "**": operator.pow, "neg": operator.neg,
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne,
     "not": operator.not_, "and": lambda x, y: x and y, "or": lambda x, y: x or y,
     "where": lambda c, a, b: a if c else b,
 }  # fmt: skip
+OPERATIONS |= {name: function.value for name, function in FUNCTIONS.items()}
 
 
 def constant(node: Node) -> int | float | bool | None:
@@ -40,7 +39,10 @@ def constant(node: Node) -> int | float | bool | None:
         return math.inf
     except (ArithmeticError, ValueError):
         return math.nan
-    return math.nan if isinstance(result, complex) else result
+    # a function that falls to minus infinity has no value there
+    if isinstance(result, complex) or (node.op in FUNCTIONS and result == -math.inf):
+        return math.nan
+    return result
 
 
 def chosen(node: Node) -> Node:

@@ -15,15 +15,16 @@ from ..source import suggestions
 from ..source.errors import Problems
 from . import indices, whole_numbers
 from .folding import LARGEST, constant
+from .functions import FUNCTIONS
 from .inputs import Input
 from .syntax import Place, syntax
 from .tree import Node, Type
-from .vocabulary import FUNCTIONS, NAMES, Kind
+from .vocabulary import CALLS, NAMES, Kind
 
 LARGEST_FLOAT = 3.4e38  # of what float32 holds
 LARGEST_TABLE = 2**16  # entries of an axis of a table
 TALLEST = 100  # levels of a tree: what joins many parts nests them
-ARGUMENTS = {name: function.count for name, function in FUNCTIONS.items()}
+ARGUMENTS = {name: function.count for name, function in CALLS.items()}
 VARIABLES: dict[Kind, tuple[str, ...]] = {
     kind: tuple(name for name, known in NAMES.items() if kind in known.kinds)
     for kind in ("mask", "score", "default", "limit")
@@ -340,7 +341,7 @@ class _Walk:
         arg = args[0]
         if arg is None:
             return None
-        return Node(name, (arg,), None, arg.type if name == "abs" else "float", tree.col_offset)
+        return Node(name, (arg,), None, arg.type if FUNCTIONS[name].kind == "choice" else "float", tree.col_offset)
 
     def _nested(self, op: str, parts: Iterable[Node | None], kind: Type | None, tree: ast.expr) -> Node | None:
         found = list(parts)

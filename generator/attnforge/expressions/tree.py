@@ -11,7 +11,7 @@ A tree is made of one kind of node. `op` says what it is:
     < <= > >= == !=                        comparison of two numbers
     and or not                             of truth values
     where                                  `a if c else b`, args (c, a, b)
-    abs min max exp log sqrt tanh sigmoid softplus floor sin cos
+    exp min ...                            a function, as `functions` records it
 
 `min` and `max` take two arguments (more are nested), `clamp(x, a, b)` is `min(max(x, a), b)`, a chained comparison is
 an `and` of two comparisons, `and` and `or` take two arguments (more are nested).

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from .functions import FUNCTIONS, Call
+
 Kind = Literal["mask", "score", "default", "limit"]
 
 
@@ -22,19 +24,6 @@ class Operator:
 
     forms: tuple[str, ...]
     meaning: str
-
-
-@dataclass(frozen=True)
-class Function:
-    """A function: its arguments as they are written, and what it gives."""
-
-    arguments: str
-    meaning: str
-
-    @property
-    def count(self) -> int | None:
-        """How many arguments it takes; None: two or more."""
-        return None if "..." in self.arguments else len(self.arguments.split(","))
 
 
 NAMES = {
@@ -60,19 +49,9 @@ OPERATORS = (
     Operator(("a if c else b",), "`a` where the condition holds, elsewhere `b`"),
     Operator(("x[a]", "x[a, b]"), "the entry of an input"),
 )
-FUNCTIONS = {
-    "exp": Function("x", "e to the power of `x`"),
-    "log": Function("x", "the natural logarithm"),
-    "sqrt": Function("x", "the square root"),
-    "tanh": Function("x", "the hyperbolic tangent"),
-    "sigmoid": Function("x", "`1 / (1 + exp(-x))`"),
-    "softplus": Function("x", "`log(1 + exp(x))`"),
-    "sin": Function("x", "the sine of an angle in radians"),
-    "cos": Function("x", "the cosine of an angle in radians"),
-    "abs": Function("x", "the distance from 0"),
-    "floor": Function("x", "the largest whole number that is at most `x`; an index may be made with it"),
-    "clamp": Function("x, low, high", "`min(max(x, low), high)`"),
-    "where": Function("c, a, b", "`a if c else b`"),
-    "min": Function("a, b, ...", "the least of two or more numbers"),
-    "max": Function("a, b, ...", "the largest of two or more numbers"),
+# what is no function is short for what its meaning says
+CALLS: dict[str, Call] = {
+    **FUNCTIONS,
+    "clamp": Call("x, low, high", "`min(max(x, low), high)`"),
+    "where": Call("c, a, b", "`a if c else b`"),
 }

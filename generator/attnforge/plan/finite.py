@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from ..expressions.functions import FUNCTIONS
 from ..expressions.inputs import Input
 from ..expressions.tree import SCORE, Node
 from ..printing import printers
+
+_PLAIN = {"+", "-", "*", "neg"}
+_SAFE = printers.LEAVES | {"num", "+", "-", "neg"}
 
 
 def tame(node: Node, inputs: dict[str, Input]) -> bool:
@@ -22,10 +26,9 @@ def tame(node: Node, inputs: dict[str, Input]) -> bool:
         return tame(args[0], inputs) and args[1].op == "num" and args[1].value != 0
     if node.op == "where":
         return all(tame(a, inputs) for a in args[1:])
-    if node.op in ("tanh", "sigmoid", "softplus", "sin", "cos"):
-        return tame(args[0], inputs) and _is_finite(args[0])
-    safe = printers.LEAVES | {"num", "+", "-", "neg", "min", "max", "abs", "floor"}
-    return node.op in safe and all(tame(a, inputs) for a in args)
+    if (function := FUNCTIONS.get(node.op)) and function.kind == "smooth":
+        return function.finite and tame(args[0], inputs) and _is_finite(args[0])
+    return (function or node.op in _SAFE) and all(tame(a, inputs) for a in args)
 
 
 def _learns(node: Node, inputs: dict[str, Input]) -> bool:
@@ -38,5 +41,5 @@ def _is_finite(node: Node) -> bool:
         return True
     if node.op == "/":
         return _is_finite(node.args[0]) and node.args[1].op == "num" and node.args[1].value != 0
-    plain = {"+", "-", "*", "neg", "min", "max", "abs", "floor", "tanh", "sigmoid", "sin", "cos", "softplus"}
-    return node.op in plain and all(map(_is_finite, node.args))
+    function = FUNCTIONS.get(node.op)
+    return (function.finite if function else node.op in _PLAIN) and all(map(_is_finite, node.args))

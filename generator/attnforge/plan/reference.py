@@ -8,6 +8,7 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
 from ..expressions import whole_numbers
+from ..expressions.functions import FUNCTIONS
 from ..expressions.indices import IMPLICIT
 from ..expressions.inputs import ROW_AXES, Axis, Input
 from ..expressions.tree import SCORE, Node
@@ -71,6 +72,12 @@ class Oracle:
     refused: dict[str, bool]  # tensors that get no gradient, and whether the spec could ask for one
     description: str  # of the spec, safe inside a docstring
     citation: str  # the same of the paper or model
+
+    @property
+    def rounded(self) -> str:
+        """The names of torch's functions that kernels compute to a few units in the last place."""
+        smooth = (FUNCTIONS[name].torch.rpartition(".")[2] for name in printers.SMOOTH)
+        return " ".join(sorted({"div", "exp2", "log2", "pow", "reciprocal", "rsqrt", *smooth}))
 
     def locals(self, body: str) -> list[tuple[str, str]]:
         """What the body of the reference names of the sizes and places of scores, in the order of definition."""

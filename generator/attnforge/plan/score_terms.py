@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Literal, NamedTuple
 
 from ..expressions import calculus, sharing
+from ..expressions.functions import FUNCTIONS
 from ..expressions.inputs import Input
 from ..expressions.tree import SCORE, Node
 from ..printing import printers
@@ -248,7 +249,7 @@ class View(Reader):
             return "rows" if all(map(self.reachable, floats)) else "heavy"
         if rows:
             return "marks"
-        functions = (n for score in self.factored.scores for n in score.walk() if n.op in printers.FLOAT_FUNCTIONS)
+        functions = (n for score in self.factored.scores for n in score.walk() if n.op in printers.SMOOTH)
         if any(self.reach(n) == {"q", "k"} for n in functions) or any(term.slope.text for term in self.terms):
             return "sloped"
         return "plain" if self.spec.masks or self.spec.scores else "bare"
@@ -268,7 +269,7 @@ def _finite(node: Node) -> bool:
     return all(n.op in _CLOSED or n.op == "num" or (not n.args and n.type == "int") for n in node.walk())
 
 
-_CLOSED = ("neg", "+", "-", "*", "abs", "min", "max")
+_CLOSED = {"neg", "+", "-", "*"} | {name for name, function in FUNCTIONS.items() if function.kind == "choice"}
 
 
 def _renamed(node: Node, names: dict[str, str]) -> Node:

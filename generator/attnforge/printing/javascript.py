@@ -1,15 +1,16 @@
 """Expression -> JavaScript text, with Python's meaning of `//` and `%`; whole numbers are exact up to 2**53.
 
-The text expects the functions `floorDiv`, `mod`, `power`, `sigmoid` and `softplus` in scope.
+The text expects what templates/page/arithmetic.js.jinja defines in scope.
 """
 
 from __future__ import annotations
 
+from ..expressions.functions import FUNCTIONS
 from ..expressions.tree import Node
 from . import printers
 from .printers import Leaf, Text
 
-_HELPERS = {"**": "Math.pow", "//": "floorDiv", "%": "mod", "sigmoid": "sigmoid", "softplus": "softplus"}
+_HELPERS = {"**": "Math.pow", "//": "floorDiv", "%": "mod"}
 _COMPARISONS = {"==": "===", "!=": "!=="}
 
 
@@ -42,7 +43,7 @@ def _print(node: Node, leaf: Leaf) -> Text:
         text = f"{c.within(printers.OR)} ? {a.within(printers.OR)} : {b.within(printers.OR)}"
         return Text(text, printers.TERNARY)
     whole_power = op == "**" and node.type == "int"
-    name = "power" if whole_power else _HELPERS.get(op, f"Math.{op}")
+    name = "power" if whole_power else FUNCTIONS[op].javascript if op in FUNCTIONS else _HELPERS[op]
     return Text(f"{name}({', '.join(part.text for part in parts)})", printers.ATOM)
 
 

@@ -6,6 +6,7 @@ import html
 from collections.abc import Callable
 from fractions import Fraction
 
+from ..expressions.functions import FUNCTIONS
 from ..expressions.tree import Node
 from . import printers
 from .printers import Text
@@ -27,7 +28,6 @@ _NAMES = {
 }
 _TALL = ("<mfrac", "<msqrt", "<msup", "<mtable")
 _LONG = 8  # characters of a number that may be a fraction in truth
-_FUNCTIONS = {"log": "ln", "sigmoid": "σ"}
 
 
 def mathml(node: Node, subscripts: Subscripts) -> str:
@@ -82,8 +82,8 @@ class _Printer:
             below = self.subscripts(node) if op == "input" else ""
             text = (temporary if op == "local" else name)(str(node.value))
             return Text(f"<msub>{text}{row(below)}</msub>" if below else text, printers.ATOM)
-        if op in ("min", "max"):
-            return self._call(op, _alike(node))
+        if op in FUNCTIONS:
+            return self._function(node)
         parts = [self.print(arg) for arg in args]
         if op in ("/", "//"):
             fraction = f"<mfrac>{row(parts[0].text)}{row(parts[1].text)}</mfrac>"
@@ -112,31 +112,28 @@ class _Printer:
 
     def _one(self, node: Node, parts: list[Text]) -> Text:
         """An operation on one number or condition, or a power."""
-        inner = parts[0].text
         match node.op:
             case "**":
                 return Text(
                     f"<msup>{row(_operand(parts[0], printers.ATOM))}{row(parts[1].text)}</msup>", printers.POWER
                 )
-            case "exp":
-                return Text(f"<msup><mi>e</mi>{row(inner)}</msup>", printers.POWER)
             case "neg":
                 return Text(row("<mo>−</mo>", _operand(parts[0], printers.UNARY)), printers.UNARY)
             case "not":
                 return Text(row("<mo>¬</mo>", _operand(parts[0], printers.ATOM)), printers.NOT)
-            case "sqrt":
-                return Text(f"<msqrt>{inner}</msqrt>", printers.ATOM)
-            case "abs":
-                return Text(fenced("|", inner, "|"), printers.ATOM)
-            case "floor" if node.args[0].op == "//":
-                return parts[0]
-            case "floor":
-                return Text(fenced("⌊", inner, "⌋"), printers.ATOM)
-        return self._call(node.op, [node.args[0]])
+        raise ValueError(f"no markup of {node.op!r}")
 
-    def _call(self, op: str, args: list[Node]) -> Text:
+    def _function(self, node: Node) -> Text:
+        args = _alike(node) if len(node.args) > 1 else list(node.args)
+        if node.op == "floor" and args[0].op == "//":
+            return self.print(args[0])
         inner = "<mo>,</mo>".join(self.print(arg).text for arg in args)
-        return Text(row(f"<mi>{_FUNCTIONS.get(op, op)}</mi>", fenced("(", inner, ")")), printers.ATOM)
+        opening, around, closing = FUNCTIONS[node.op].mathml.partition("{}")
+        if not around:
+            return Text(row(f"<mi>{opening}</mi>", fenced("(", inner, ")")), printers.ATOM)
+        if not opening.startswith("<"):
+            return Text(fenced(opening, inner, closing), printers.ATOM)
+        return Text(opening + inner + closing, printers.POWER if opening.startswith("<msup") else printers.ATOM)
 
     def _cases(self, node: Node) -> str:
         """One line for each choice of nested ones."""

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from ..expressions.folding import OPERATIONS
+from ..expressions.functions import FUNCTIONS
 from ..expressions.sharing import opposite
 from ..expressions.tree import Node
 from ..expressions.whole_numbers import SHORT, Range, Ranges, floated
@@ -23,7 +24,7 @@ Leaf = Callable[[Node], str]
 
 LEAVES = frozenset({"var", "option", "input", "local"})
 COMPARISONS = frozenset({"<", "<=", ">", ">=", "==", "!="})
-FLOAT_FUNCTIONS = frozenset({"exp", "log", "sqrt", "tanh", "sigmoid", "softplus", "sin", "cos"})
+SMOOTH = frozenset(name for name, function in FUNCTIONS.items() if function.kind == "smooth")
 SCALARS = frozenset({"q_len", "k_len", "heads"})
 COUNTS = SCALARS | {"k", "b", "h", "kv_h"}  # never negative
 
@@ -71,8 +72,7 @@ def triton_helpers(nodes: Iterable[Node]) -> tuple[str, ...]:
         "floor_mod_float",
         "integer_power",
         "power",
-        "tanh",
-        "softplus",
+        *(function.triton for function in FUNCTIONS.values()),
     )
     return tuple(name for name in order if name in printer.helpers)
 
@@ -102,6 +102,10 @@ def _number(node: Node) -> Text:
         value = float(value)
     text = repr(value)
     return Text(text, UNARY if text.startswith("-") else ATOM)
+
+
+def _call(name: str, *args: Text) -> Text:
+    return Text(f"{name}({', '.join(a.text for a in args)})", ATOM)
 
 
 def _binary(op: str, precedence: int, left: Text, right: Text) -> Text:
@@ -189,9 +193,8 @@ class _Triton:
             return Text(self.leaf(node), ATOM)
         if op == "long":
             return self._tl("cast", self.print(args[0]), Text("tl.int64", ATOM))
-        if op in FLOAT_FUNCTIONS:
-            call = self._helper if op in ("tanh", "softplus") else self._tl
-            return call(op, self._real(args[0]))
+        if op in SMOOTH:
+            return self._function(op, self._real(args[0]))
         if op == "floor":
             return self._floor(node)
         if op in ("//", "%"):
@@ -211,18 +214,18 @@ class _Triton:
             return _nested(*(("&", BIT_AND) if op == "and" else ("|", BIT_OR)), *parts)
         if op in ("neg", "not"):
             return Text(("-" if op == "neg" else "~") + parts[0].within(UNARY), UNARY)
-        return self._tl({"min": "minimum", "max": "maximum"}.get(op, op), *parts)
+        return self._function(op, *parts) if op in FUNCTIONS else self._tl(op, *parts)
+
+    def _function(self, op: str, *args: Text) -> Text:
+        name = FUNCTIONS[op].triton
+        return _call(name, *args) if name.startswith("tl.") else self._helper(name, *args)
 
     def _tl(self, name: str, *args: Text) -> Text:
-        return self._call("tl." + name, *args)
+        return _call("tl." + name, *args)
 
     def _helper(self, name: str, *args: Text) -> Text:
         self.helpers.add(name)
-        return self._call(name, *args)
-
-    @staticmethod
-    def _call(name: str, *args: Text) -> Text:
-        return Text(f"{name}({', '.join(a.text for a in args)})", ATOM)
+        return _call(name, *args)
 
     def _real(self, node: Node) -> Text:
         """The operand as a float: tl's functions refuse integers."""
@@ -233,8 +236,8 @@ class _Triton:
     def _floor(self, node: Node) -> Text:
         if node.args[0].type != "float":
             return self.print(node.args[0]) if node.type == "int" else self._real(node.args[0])
-        call = self._helper if node.type == "int" else self._tl
-        return call("whole_floor" if node.type == "int" else "floor", self.print(node.args[0]))
+        inner = self.print(node.args[0])
+        return self._helper("whole_floor", inner) if node.type == "int" else self._function("floor", inner)
 
     def _divide(self, node: Node) -> Text:
         left, right = node.args
@@ -298,19 +301,18 @@ class _Torch:
             return _nested(op, AND if op == "and" else OR, *parts)
         if op == "where":
             return Text(f"{parts[1].within(OR)} if {parts[0].within(OR)} else {parts[2].within(TERNARY)}", TERNARY)
-        name = op if op in ("abs", "min", "max") else "math." + op
-        return Text(f"{name}({', '.join(p.text for p in parts)})", ATOM)
+        return _call(str(FUNCTIONS[op].python), *parts)
 
     def _tensor(self, node: Node) -> Text:
         op, args = node.op, node.args
-        if op in FLOAT_FUNCTIONS:
-            return self._call(op, self._as_tensor(args[0]) if is_scalar(args[0]) else self._real(args[0]))
+        if op in SMOOTH:
+            return _call(FUNCTIONS[op].torch, self._as_tensor(args[0]) if is_scalar(args[0]) else self._real(args[0]))
         if op == "floor":
-            return self._call("whole_floor" if node.type == "int" else "floor", self._real(args[0]))
+            return _call("_whole_floor" if node.type == "int" else FUNCTIONS[op].torch, self._real(args[0]))
         if op == "where":
             return self._where(node)
         if op in ("min", "max"):
-            return self._call(op, *(self._as_tensor(a, like=node) for a in args))
+            return _call(FUNCTIONS[op].torch, *(self._as_tensor(a, like=node) for a in args))
         if op in BINARY:
             left, right = self._operands(node)
             if op == "//" and node.type == "float":
@@ -326,10 +328,7 @@ class _Torch:
             return _nested(*(("&", BIT_AND) if op == "and" else ("|", BIT_OR)), *parts)
         if op in ("neg", "not"):
             return Text(("-" if op == "neg" else "~") + parts[0].within(UNARY), UNARY)
-        return self._call(op, *parts)
-
-    def _call(self, op: str, *args: Text) -> Text:
-        return Text(f"{_TORCH_NAMES.get(op, 'torch.' + op)}({', '.join(a.text for a in args)})", ATOM)
+        return _call(FUNCTIONS[op].torch, *parts)
 
     def _real(self, node: Node) -> Text:
         text = self.print(node)
@@ -366,18 +365,10 @@ def _detached(node: Node, text: Text) -> Text:
     return Text(text.within(ATOM) + ".detach()", ATOM) if learns else text
 
 
-_TORCH_NAMES = {
-    "whole_floor": "_whole_floor",
-    "min": "torch.minimum",
-    "max": "torch.maximum",
-    "softplus": "torch.nn.functional.softplus",
-}
-
-
 def is_scalar(node: Node) -> bool:
     """Whether the torch text of a node is a Python number: no tensor stands in it."""
     if node.op == "var":
         return node.value in SCALARS
-    if node.op in ("sigmoid", "softplus", "input", "local"):
+    if node.op in ("input", "local") or (node.op in FUNCTIONS and FUNCTIONS[node.op].python is None):
         return False
     return all(map(is_scalar, node.args))

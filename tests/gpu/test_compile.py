@@ -16,6 +16,8 @@ from attnforge.gpu import compile
 from attnforge.language import spec
 from attnforge.source import resources
 
+pytestmark = pytest.mark.slow
+
 KERNELS = """
 import triton
 import triton.language as tl

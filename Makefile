@@ -10,10 +10,11 @@ NEWEST := .venv-newest
 SMALL := tests/printing/test_printers.py tests/plan/test_reference.py generated/rope_swa_softcap
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docs bench test gpu-test floor-test newest-test clean
+.PHONY: help demo docs bench style quick test gpu-test floor-test newest-test clean
 
 help:
 	@echo "make demo         render a variant and hold it against its reference, forward and backward"
+	@echo "make quick        style, types, and the tests that are not slow: in less than 3 minutes on 2 cores"
 	@echo "make test         all that needs no GPU: style, types, generated files up to date, tests"
 	@echo "make gpu-test     the generated suites on a GPU; needs torch, triton and pytest, installs nothing"
 	@echo "make bench        measure the recorded set on a GPU, and write the pages of docs that tell of it; installs nothing"
@@ -35,10 +36,15 @@ docs: $(STAMP)
 CORE := causal_mha flash1 flash2_strided_k packed_causal packed_rope packed_log_decay rope_swa_softcap alibi runtime_window gpt_oss_window \
 	gpt2_dropout shaw pair_bias t5_decoder bigbird llama3_documents tree_decoding kerple
 
-test: $(STAMP)
+style: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+quick: style
+	$(BIN)/python -m pytest -n $(WORKERS) tests -m 'not slow'
+
+test: style
 	$(BIN)/attnforge render specs/*.yaml --check
 	$(BIN)/python -m pytest -n $(WORKERS) tests
 	$(BIN)/python -m pytest -n $(WORKERS) generated -k test_values

@@ -7,7 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import attnforge
+
+pytestmark = pytest.mark.slow
 
 SPEC = """\
 name: tempered

@@ -16,6 +16,8 @@ import pytest
 import torch
 from devices import INTERPRETER
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "recipes.md"
 B, T, H, D = 2, 12, 2, 16

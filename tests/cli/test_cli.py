@@ -106,6 +106,7 @@ def test_two_specs_of_one_name(folder: Path) -> None:
     assert not (folder / "generated").exists()
 
 
+@pytest.mark.slow
 def test_check_lists_what_is_not_up_to_date(folder: Path) -> None:
     one, two = write("one"), write("two")
     run("render", one, two)
@@ -127,6 +128,7 @@ def test_check_lists_what_is_not_up_to_date(folder: Path) -> None:
     assert before == {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
+@pytest.mark.slow
 def test_diff_writes_nothing(folder: Path) -> None:
     one = write("one")
     run("render", one)
@@ -141,6 +143,7 @@ def test_diff_writes_nothing(folder: Path) -> None:
     run("render", one, "--diff", "--check", code=2)
 
 
+@pytest.mark.slow
 def test_force_overwrites_hand_edits(folder: Path) -> None:
     one = write("one")
     run("render", one)
@@ -154,6 +157,7 @@ def test_force_overwrites_hand_edits(folder: Path) -> None:
     assert path.read_text() == good
 
 
+@pytest.mark.slow
 def test_a_file_that_a_render_removes_is_told(folder: Path) -> None:
     one = write("one")
     run("render", one)
@@ -189,6 +193,7 @@ def test_explain_overwrites_nothing_of_the_users(options: list[str], message: st
     assert before == {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
+@pytest.mark.slow
 def test_a_diff_of_nothing_is_no_difference(folder: Path) -> None:
     one, two = write("one"), write("two")
     run("render", one, two)
@@ -284,6 +289,7 @@ def test_explain_tells_sinks_and_dropout() -> None:
     assert "out = sum of dropout(exp(score - lse)) * v\n" in shown
 
 
+@pytest.mark.slow
 def test_explain_chooses_lengths_that_show_the_mask(folder: Path) -> None:
     window = "name: {name}\ndescription: A test.\nmask: [sliding_window: {{size: 1024}}]\n"
     run("explain", write("one", window), "--html", "page.html")
@@ -383,6 +389,7 @@ inputs:
 """
 
 
+@pytest.mark.slow
 def test_explain_takes_numbers_and_a_head(folder: Path) -> None:
     one = write("one", GIVEN)
     shown = run("explain", one, "--shape", "64,64", "--with", "clean=3", "--with", "documents=1").stdout
@@ -448,6 +455,7 @@ def test_test_runs_the_suite(monkeypatch: pytest.MonkeyPatch, folder: Path) -> N
     assert not (folder / "generated").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("body", "code"), [("assert True", 0), ("assert False", 1), ("import nothing_like_it", 1)])
 def test_test_gives_the_outcome_of_the_suite(body: str, code: int, capfd: pytest.CaptureFixture[str]) -> None:
     from attnforge.render import header
@@ -467,6 +475,7 @@ def package(*tests: str) -> emit.Package:
     return emit.Package("one", "specs/one.yaml", Path("specs/one.yaml"), {"__init__.py": text, "test_one.py": text})
 
 
+@pytest.mark.slow
 def test_test_runs_the_tests_that_match_in_processes(capfd: pytest.CaptureFixture[str]) -> None:
     assert suites.run([package("test_that", "test_this")], cpu=True, only="not this", processes=2) == 0
     out = capfd.readouterr().out

@@ -130,6 +130,7 @@ def test_tiles_are_what_their_elements_say(load: Load, name: str, q_len: int, k_
 WALKED = ["causal", "window", "runtime", "prefix", "sinks", "squares", "everything", "one pair", "clamped", "one way"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WALKED)
 def test_visits_are_those_of_the_generated_code(load: Load, name: str) -> None:
     loaded = load(MASKS[name])
@@ -146,6 +147,7 @@ def test_visits_are_those_of_the_generated_code(load: Load, name: str) -> None:
         assert found.tiles((m, n)).visits.tolist() == wanted.tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WALKED)
 def test_visits_of_tiles_of_keys_are_those_of_the_generated_code(load: Load, name: str) -> None:
     loaded = load(MASKS[name])
@@ -240,6 +242,7 @@ def generated_walk(loaded: Spec, function: str) -> Callable[[dict[str, Any]], li
     return visit
 
 
+@pytest.mark.slow
 def test_large_masks_are_counted_exactly(load: Load) -> None:
     side = 16384
     tiles = side // 128
@@ -531,6 +534,7 @@ def test_long_indices_get_a_name_and_literals_are_worked_out(load: Load) -> None
     assert [words(e.markup) for e in page.derivatives] == ["∂score′∂score=1", "∂score′∂rel_biash,i=1"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("card", ["aside", ".equation"])
 def test_a_card_that_scrolls_shows_that_it_does(load: Load, card: str) -> None:
     page = explain.page(load(MASKS["causal"]), 64, 64)
@@ -560,6 +564,7 @@ inputs:
 """
 
 
+@pytest.mark.slow
 def test_lines_are_traced_to_their_terms(load: Load) -> None:
     loaded = load(TERMS)
     text = render.render(loaded)["kernels.py"]
@@ -609,6 +614,7 @@ inputs: {t: {axes: [8], grad: true}}
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", [*sorted(resources.variants()), "looked up"])
 def test_every_term_has_lines_in_every_kernel_that_attends(load: Load, variant: str) -> None:
     if variant == "looked up":

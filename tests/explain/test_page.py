@@ -23,7 +23,10 @@ from attnforge.printing.javascript import javascript
 from attnforge.render import render
 from attnforge.source import resources
 
-pytestmark = pytest.mark.skipif(browser.PROGRAM is None, reason="needs chromium on the PATH: apt-get install chromium")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(browser.PROGRAM is None, reason="needs chromium on the PATH: apt-get install chromium"),
+]
 
 NASTY = (
     """</script><script>document.title='hacked'</script><img src=x onerror="document.title='hacked'"> & {{ 7 * 7 }}"""

@@ -23,6 +23,8 @@ from attnforge.plan import plan, reference
 from attnforge.render import format, render
 from attnforge.source import resources
 
+pytestmark = pytest.mark.slow
+
 Function = Callable[..., Any]
 DROPPED = {name: path for name, path in resources.variants().items() if "dropout: true" in path.read_text()}
 SHIPPED = {name: path for name, path in resources.variants().items() if name not in DROPPED}

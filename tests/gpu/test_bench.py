@@ -52,6 +52,7 @@ def called(loaded: Spec, sizes: Sizes = SMALL) -> Call:
     return dataclasses.replace(call, keywords=call.keywords | still)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(resources.variants()))
 def test_peers_give_what_the_reference_gives(name: str, tmp_path: Path) -> None:
     loaded = shipped(name)
@@ -69,6 +70,7 @@ def test_peers_give_what_the_reference_gives(name: str, tmp_path: Path) -> None:
             torch.testing.assert_close(found, right, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["causal", "packed_rope", "gpt_oss_window", "bigbird", "alibi", "t5_decoder"])
 def test_tiles_are_made_before(name: str, tmp_path: Path) -> None:
     loaded = shipped(name)

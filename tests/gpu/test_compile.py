@@ -16,6 +16,8 @@ from attnforge.gpu import compile
 from attnforge.language import spec
 from attnforge.source import resources
 
+pytestmark = pytest.mark.slow
+
 KERNELS = """
 import triton
 import triton.language as tl
@@ -31,9 +33,23 @@ def square(x_ptr, y_ptr, SIZE: tl.constexpr):
 @triton.jit
 def broken(x_ptr, y_ptr, SIZE: tl.constexpr):
     tl.store(y_ptr, tl.load(x_ptr) + no_such_thing)
+
+
+@triton.jit
+def uneven(x_ptr, y_ptr, SIZE: tl.constexpr):
+    x = tl.load(x_ptr + tl.arange(0, SIZE)).to(tl.float32)
+    y = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=3)
+    tl.store(y_ptr + tl.arange(0, SIZE), y)
+
+
+@triton.jit
+def unknown(x_ptr, y_ptr, SIZE: tl.constexpr):
+    x = tl.load(x_ptr).to(tl.float32)
+    tl.store(y_ptr, tl.inline_asm_elementwise("halt $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1))
 """
 CODE = """
 import importlib.util
+import os
 import sys
 from attnforge.gpu import compile
 targets = compile.targets(["sm_90", "gfx942"])
@@ -41,18 +57,28 @@ found = importlib.util.spec_from_file_location("toy", sys.argv[1])
 toy = importlib.util.module_from_spec(found)
 found.loader.exec_module(toy)
 signature = {"x_ptr": "*bf16", "y_ptr": "*fp32", "SIZE": "constexpr"}
-cases = [compile.Case(k.__name__, k, signature, {"SIZE": 64}, {"num_warps": 4}) for k in (toy.square, toy.broken)]
-print("good" if compile.report("toy", dict.fromkeys(targets, [[case] for case in cases]), targets) else "bad")
+def case(name):
+    return compile.Case(name, getattr(toy, name), signature, {"SIZE": 64}, {"num_warps": 4})
+def report(**names):
+    found = {arch: [[case(name)] for name in names[arch]] for arch in names}
+    print("good" if compile.report("toy", found, {arch: targets[arch] for arch in names}) else "bad")
 """
 
 
-def test_report_tells_of_every_kernel_and_architecture(tmp_path: Path) -> None:
+def reported(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """What becomes of code that reports of the kernels above, in a process that compiles."""
     env = os.environ | {"PYTHONPATH": str(Path(attnforge.__file__).parents[1]), "TRITON_INTERPRET": "1"}
-    env["TRITON_CACHE_DIR"] = str(tmp_path)
-    path = tmp_path / "toy.py"
+    env["TRITON_CACHE_DIR"] = str(folder)
+    path = folder / "toy.py"
     path.write_text(KERNELS)
-    done = subprocess.run([sys.executable, "-c", CODE, str(path)], env=env, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", CODE + code, str(path)], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_report_tells_of_every_kernel_and_architecture(tmp_path: Path) -> None:
+    names = ["square", "broken", "uneven"]
+    done = reported(f"report(sm_90={[*names, 'unknown']}, gfx942={names})", tmp_path)
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in done.stdout.splitlines() if "│" in line]
     by_case = {(row[0], row[1]): row[2:] for row in rows}
     tile, registers, spills, shared, programs, matrix = by_case["square", "sm_90"]
@@ -64,10 +90,37 @@ def test_report_tells_of_every_kernel_and_architecture(tmp_path: Path) -> None:
     assert 1 <= int(count) <= 16 and scarce in ("registers", "threads", "shared memory")
     assert "wgmma" in matrix
     assert "mfma" in by_case["square", "gfx942"][5]
-    assert by_case["broken", "sm_90"][1] == by_case["broken", "gfx942"][1] == "failed"
+    assert by_case["broken", "sm_90"][:2] == by_case["broken", "gfx942"][:2] == ["4 warps", "failed"]
     assert done.stdout.splitlines()[-1] == "bad"
-    assert "broken on sm_90" in done.stderr
-    assert "no_such_thing" in done.stderr
+    why = {
+        "broken": "CompilationError: NameError('no_such_thing is not defined')",
+        "uneven": "number of input elements 64 must be a multiple of the op's packed_element attribute, 3",
+        "unknown": "Not a name of any known instruction: 'halt'",
+    }
+    failed = {"sm_90": ["broken", "uneven", "unknown"], "gfx942": ["broken", "uneven"]}
+    assert done.stderr.splitlines() == [
+        f"{name} on {arch} does not compile with 4 warps: {why[name]}" for arch in failed for name in failed[arch]
+    ]
+
+
+WRITES = """
+def written(*_, **__):
+    os.write(2, b"python: Utility.cpp:242: f(): Assertion `a == b' failed.\\n#blocked\\nx.py:5:0: error: Failures\\n")
+    raise RuntimeError("PassManager::run failed")
+import triton
+real, triton.compile = triton.compile, written
+report(sm_90=["square"])
+triton.compile = lambda *given, **more: os.write(2, b"a remark\\n") and real(*given, **more)
+report(sm_90=["square"])
+"""
+
+
+def test_what_the_compiler_writes_is_one_line_where_it_fails(tmp_path: Path) -> None:
+    done = reported(WRITES, tmp_path)
+    assert [line for line in done.stdout.splitlines() if line in ("good", "bad")] == ["bad", "good"]
+    assert sorted(done.stderr.splitlines()) == [
+        "a remark", "square on sm_90 does not compile with 4 warps: Assertion `a == b' failed",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -335,6 +335,7 @@ def interpreted(script: str, *arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_kernels_write_what_their_faces_tell() -> None:
     assert json.loads(interpreted(MOVED, str(ROOT / "generated"), *MANY)) == []
 
@@ -360,6 +361,7 @@ for name in ("causal", "rope_swa_softcap"):
 """
 
 
+@pytest.mark.slow
 def test_each_tensor_of_a_launch_is_counted_once() -> None:
     q, kv, lse, angles = 2 * 40 * 4 * 16 * 4, 2 * 40 * 2 * 16 * 4, 2 * 4 * 40 * 4, 40 * 8 * 4
     forward = Least("forward", q + 2 * kv, q + lse)

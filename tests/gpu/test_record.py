@@ -34,6 +34,7 @@ def test_sets_name_variants_and_peers_that_there_are() -> None:
         assert all(s.heads % s.kv_heads == 0 for s in one.sizes)
 
 
+@pytest.mark.slow
 def test_rope_outside_is_what_rope_inside_is(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[torch.Tensor] = []
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)

@@ -224,6 +224,7 @@ if __name__ == "__main__":
 )
 
 
+@pytest.mark.slow
 def test_tiles_are_compiled_side_by_side_without_a_gpu(tmp_path: Path) -> None:
     env = os.environ | {"PYTHONPATH": str(Path(attnforge.__file__).parents[1]), "TRITON_CACHE_DIR": str(tmp_path)}
     env.pop("TRITON_INTERPRET", None)
@@ -258,6 +259,7 @@ print(table == before)
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "kernels"),
     [("causal", (("forward", 1), ("backward_dkv", 2), ("backward_dq", 1))), ("flash1", (("forward", 1),))],

@@ -47,6 +47,7 @@ def neighbours(function: ast.FunctionDef) -> set[str]:
     return found if "mine" in found else set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SPECS)
 def test_no_name_of_generated_functions_is_free_for_a_keyword(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "variant.yaml"

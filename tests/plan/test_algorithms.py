@@ -21,6 +21,8 @@ from attnforge.plan import plan
 from attnforge.render import render
 from attnforge.source import resources
 
+pytestmark = pytest.mark.slow
+
 EARLIER = [one.name for one in algorithm.ALGORITHMS.values() if not one.backward]
 # between them all that a spec can ask for
 SPECS = {

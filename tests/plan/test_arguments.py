@@ -101,6 +101,7 @@ def test_a_gradient_that_would_be_lost_is_refused(
     assert torch.equal(attention(**given | {argument: given[argument].detach()}), wanted)
 
 
+@pytest.mark.slow
 def test_what_learns_goes_on_beside_what_does_not(package: Callable[[str], ModuleType]) -> None:
     attention, given = package("inputs").attention, arguments("inputs")
     given["q"].requires_grad_()

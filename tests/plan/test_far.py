@@ -17,6 +17,8 @@ from devices import GPU
 from attnforge.language import spec
 from attnforge.render import render
 
+pytestmark = pytest.mark.slow
+
 KEYS, ROWS, SIZE = 50_000, 3, 16
 SPECS = {
     "far_squares": 'score: [expr: "score - (q - k) ** 2 * 0.000001"]',

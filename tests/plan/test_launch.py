@@ -27,6 +27,7 @@ def compared(folder: Path, *names: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, SCRIPT, folder, *names], env=env, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(2))
 def test_launches_that_know_their_shapes_are_first_ones(part: int) -> None:
     names = VARIANTS[part::2]
@@ -34,6 +35,7 @@ def test_launches_that_know_their_shapes_are_first_ones(part: int) -> None:
     assert done.stdout.split() == names, done.stderr[-3000:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [

@@ -17,6 +17,8 @@ from attnforge.language import spec
 from attnforge.render import render
 from attnforge.tiling import ranges
 
+pytestmark = pytest.mark.slow
+
 GENERATED = Path(__file__).parents[2] / "generated"
 
 # fault: variant, what stands there, what is put in its place; which tests notice, where many come before

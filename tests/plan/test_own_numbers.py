@@ -17,6 +17,8 @@ from attnforge.language import spec
 from attnforge.render import render
 from attnforge.source import resources
 
+pytestmark = pytest.mark.slow
+
 SPECS = Path(__file__).parents[2] / "specs"
 # names and words about the spec are no numbers of its formula, nor are the sizes of tables: arguments are held to these
 WORDS = re.compile(r"^ *(name|description|citation|group|\w+: \{axes):|#.*$")

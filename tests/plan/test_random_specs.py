@@ -21,6 +21,8 @@ from random_inputs import Draw
 from random_specs import RandomSpec, generate, refused, suite, write
 from random_values import Place
 
+pytestmark = pytest.mark.slow
+
 READY = os.environ.get("ATTNFORGE_RANDOM_PACKAGES")
 COUNT = int(os.environ.get("ATTNFORGE_RANDOM", "10"))
 FOUND = sorted(int(path.stem.removeprefix("random_")) for path in Path(READY).glob("*.yaml")) if READY else range(COUNT)

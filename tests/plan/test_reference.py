@@ -16,6 +16,8 @@ from formulas import attention_by_hand
 from attnforge.language import spec
 from attnforge.render import render
 
+pytestmark = pytest.mark.slow
+
 SPECS = Path(__file__).parents[2] / "specs"
 
 VARIANTS: dict[str, str] = {

@@ -20,6 +20,8 @@ from attnforge.plan import plan
 from attnforge.render import render
 from attnforge.source import resources
 
+pytestmark = pytest.mark.slow
+
 # formulas that are a number inside of the domain alone
 INSIDE = "score:\n  - expr: 'sqrt(score - {low}) + sqrt({high} - score)'\n"
 DOMAINS = {

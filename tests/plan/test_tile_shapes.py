@@ -17,6 +17,8 @@ from attnforge.language import spec
 from attnforge.plan import plan
 from attnforge.source import resources
 
+pytestmark = pytest.mark.slow
+
 GENERATED = Path(__file__).parents[2] / "generated"
 SIZES = Sizes(2, 150, 200, 2, 1, 16, 16, "fp32")
 # masks that each call's own tensors tell, blocks, several ranges, packed sequences

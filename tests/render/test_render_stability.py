@@ -33,6 +33,7 @@ def rendered(cwd: Path, **env: str) -> str:
     return subprocess.run(command, cwd=cwd, env=surroundings, stdout=subprocess.PIPE, check=True).stdout.decode()
 
 
+@pytest.mark.slow
 def test_bytes_hang_on_nothing_but_the_spec(tmp_path: Path) -> None:
     assert SAMPLE
     (tmp_path / "pyproject.toml").write_text("[tool.black]\nline-length = 60\nskip-string-normalization = true\n")
@@ -57,6 +58,7 @@ def test_files_say_what_they_were_made_from_and_no_more() -> None:
         assert not text.endswith("\n\n"), name
 
 
+@pytest.mark.slow
 def test_the_content_hash_follows_spec_templates_and_version(monkeypatch: pytest.MonkeyPatch) -> None:
     def line(text: str) -> str:
         return next(line for line in text.splitlines() if "content hash" in line)

@@ -21,6 +21,8 @@ from attnforge.plan.tile_states import Skips
 from attnforge.source import resources
 from attnforge.tiling import intervals
 
+pytestmark = pytest.mark.slow
+
 NUMBERS = ("window", "chunk_size", "dilation", "global_count", "image_width", "image_radius")
 SIZES = Sizes(4, (32, 128, True))
 

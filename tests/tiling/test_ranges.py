@@ -291,12 +291,14 @@ SCENES = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=1500, deadline=None, derandomize=True)
 @given(mask=MASKS, scene=SCENES, tile=st.integers(1, 4))
 def test_sound_on_random_masks(mask: Node, scene: Scene, tile: int) -> None:
     check_sound(mask, scene, tile)
 
 
+@pytest.mark.slow
 @settings(max_examples=500, deadline=None, derandomize=True)
 @given(mask=MASKS, scene=SCENES)
 def test_spans_that_are_called_exact_are(mask: Node, scene: Scene) -> None:
@@ -307,6 +309,7 @@ def test_spans_that_are_called_exact_are(mask: Node, scene: Scene) -> None:
                 assert told == seen
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(parts=st.lists(ATOMS, min_size=4, max_size=12), joins=st.lists(st.sampled_from(["and", "or"]), min_size=11,
        max_size=11), scene=SCENES, tile=st.integers(1, 4))  # fmt: skip

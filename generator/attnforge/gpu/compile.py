@@ -10,10 +10,10 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import click
 
@@ -47,7 +47,13 @@ ARCHITECTURES = (
     "sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_100a", "sm_103", "sm_120", "sm_120a", "sm_121",
     "gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1101", "gfx1200", "gfx1201",
 )  # fmt: skip
+# of the parts of triton that are written in C++, and of the assembler
+_COMPLAINT = re.compile(r"(?m)(?:^|[:;] |ptxas )(?:error|fatal) *: (?P<said>.+)|(?P<assertion>Assertion .+ failed)")
 _MATRIX = re.compile(r"^\s*(?:@\S+\s+)?(wgmma\.mma_async|mma\.sync|tcgen05\.mma|v_s?mfma|v_wmma)", re.MULTILINE)
+
+
+class NotCompiled(Exception):
+    """Why a kernel does not compile, in one line."""
 
 
 class Case(NamedTuple):
@@ -209,12 +215,10 @@ def report(title: str, found: Mapping[str, Sequence[Sequence[Case]]], archs: Map
     warnings: list[str] = []
     for arch, target in archs.items():
         for ladder in found[arch]:
-            try:
-                case, made = _fitting(ladder, arch, target)
-            except Exception as error:  # whatever the compiler raises; the other kernels are still of interest
-                name = ladder[0].name
-                table.add_row(name, arch, "", "failed")
-                failures.append(f"{name} on {arch}: {type(error).__name__}: {error}")
+            case, made = _fitting(ladder, arch, target)
+            if isinstance(made, NotCompiled):  # the other kernels are still of interest
+                table.add_row(case.name, arch, case.tile, "failed")
+                failures.append(f"{case.name} on {arch} does not compile with {case.tile}: {made}")
                 continue
             unit, programs = _unit(arch), made.programs(arch)
             shared = f"{made.shared / 1024:.1f}" + (f" of {unit.largest}" if unit else "")
@@ -230,17 +234,20 @@ def report(title: str, found: Mapping[str, Sequence[Sequence[Case]]], archs: Map
     return not failures
 
 
-def _fitting(ladder: Sequence[Case], arch: str, target: Any) -> tuple[Case, Made]:
+def _fitting(ladder: Sequence[Case], arch: str, target: Any) -> tuple[Case, Made | NotCompiled]:
     """The first launch that finds the shared memory it wants, or the last one, and what became of it."""
     for case in ladder:
-        made = measured(case, target)
+        try:
+            made = measured(case, target)
+        except NotCompiled as error:
+            return case, error
         if made.fits(arch):
             break
     return case, made
 
 
 def compiled(case: Case, target: Any) -> tuple[Any, str]:
-    """A case as the compiler leaves it, with its intermediate texts, and what the assembler said."""
+    """A case as the compiler leaves it, with its intermediate texts, and what the assembler said; or NotCompiled."""
     import triton
     from triton import knobs
     from triton.compiler import ASTSource
@@ -262,8 +269,43 @@ def compiled(case: Case, target: Any) -> tuple[Any, str]:
     source = ASTSource(case.kernel, signature=signature, constexprs=constants, attrs=aligned)
     # a kernel out of the cache comes without a word of the assembler
     knobs.compilation.always_compile = knobs.nvidia.dump_ptxas_log = True
-    with contextlib.redirect_stdout(io.StringIO()) as said:
-        return triton.compile(source, target=target, options=case.options), said.getvalue()
+    with contextlib.redirect_stdout(io.StringIO()) as said, tempfile.TemporaryFile("w+", errors="replace") as written:
+        try:
+            with _stderr_into(written):
+                made = triton.compile(source, target=target, options=case.options)
+        except Exception as error:  # whatever the compiler raises
+            raise NotCompiled(_why(error, _text(written))) from error
+        sys.stderr.write(_text(written))
+    return made, said.getvalue()
+
+
+@contextlib.contextmanager
+def _stderr_into(file: IO[str]) -> Iterator[None]:
+    """Puts a file in the place of standard error, also for libraries that know nothing of Python's."""
+    sys.stderr.flush()
+    before = os.dup(2)
+    os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(before, 2)
+        os.close(before)
+
+
+def _text(file: IO[str]) -> str:
+    """All that was written to a file."""
+    file.seek(0)
+    return file.read()
+
+
+def _why(error: BaseException, written: str) -> str:
+    """The line that tells why a kernel does not compile."""
+    while error.__cause__:
+        error = error.__cause__
+    if complaint := _COMPLAINT.search(f"{written}\n{error}"):
+        return complaint["said"] or complaint["assertion"]
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[-1].strip()}"
 
 
 def _copies_tiles(target: Any) -> bool:

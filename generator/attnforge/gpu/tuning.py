@@ -204,8 +204,8 @@ def _examined(wanted: tuple[str, Tile]) -> Trial:
     face = next(face for face in cases.planned.faces.kernels if face.name == kernel)
     try:
         made = compile.measured(cases.case(face, tile), target)
-    except Exception as error:  # whatever the compiler raises
-        return Trial(tile, why=f"does not compile: {type(error).__name__}")
+    except compile.NotCompiled as error:
+        return Trial(tile, why=f"does not compile: {error}")
     trial = Trial(tile, made, refusal(made, arch))
     if not trial.why:
         _search.prepare(kernel, tile)

@@ -376,9 +376,6 @@ def _arguments(spec: Spec) -> Iterable[Argument]:
         yield Argument("seed", "scalar", "int", value="None", doc="tells which weights are dropped; needed if any are")
 
 
-_SIZES = {"head": ("h", "heads"), "kv_head": ("kv_h", "kv_heads")}
-
-
 def _default(given: Input) -> str:
     """Torch text of an input's default; api and reference have heads, device and dtype in scope."""
     assert given.default is not None

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cc5922b328dc2b3f
-#   text hash     11ae0c65a6259306
+#   content hash  b944435c5c5323aa
+#   text hash     63752b8bb6d962fd
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cc5922b328dc2b3f
-#   text hash     f9f08704d50b92c6
+#   content hash  b944435c5c5323aa
+#   text hash     2f65a35475ebdecb
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

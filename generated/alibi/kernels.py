@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cc5922b328dc2b3f
-#   text hash     5477f66a4fcecaeb
+#   content hash  b944435c5c5323aa
+#   text hash     1cb7a68d8475005d
 #   render with   attnforge render specs/alibi.yaml
 """The kernels: Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cc5922b328dc2b3f
-#   text hash     fd057ec0e48f8a26
+#   content hash  b944435c5c5323aa
+#   text hash     fc79710027ab55a3
 #   render with   attnforge render specs/alibi.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

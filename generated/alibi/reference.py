@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cc5922b328dc2b3f
-#   text hash     299d9e67f0899147
+#   content hash  b944435c5c5323aa
+#   text hash     7c5d85b97919320e
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  cdd9e70df0dd3f29
-#   text hash     27f637acddd6437a
+#   content hash  8d2be82dc40c9c75
+#   text hash     d7b59fb841fe8837
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  cdd9e70df0dd3f29
-#   text hash     31f8141e876d9fa8
+#   content hash  8d2be82dc40c9c75
+#   text hash     608e51ccdcb76ed8
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  cdd9e70df0dd3f29
-#   text hash     0a4f0aabdd192c7e
+#   content hash  8d2be82dc40c9c75
+#   text hash     873bcf14b50c4889
 #   render with   attnforge render specs/bigbird.yaml
 """The kernels: A window of three blocks, two global blocks, and random blocks that a mask gives.
 

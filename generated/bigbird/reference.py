@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  cdd9e70df0dd3f29
-#   text hash     1dfd4b32b4800188
+#   content hash  8d2be82dc40c9c75
+#   text hash     6573c837f79ba673
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

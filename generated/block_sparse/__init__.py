@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  82673471158da142
-#   text hash     e74af454b03cb26b
+#   content hash  dc327c99d8032462
+#   text hash     ab94d480adc0cceb
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  82673471158da142
-#   text hash     349e5fcc6853f2dd
+#   content hash  dc327c99d8032462
+#   text hash     c2082dd308b71e7f
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

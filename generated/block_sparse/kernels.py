@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  82673471158da142
-#   text hash     4792878fc4da893b
+#   content hash  dc327c99d8032462
+#   text hash     4137c1c5343c87d0
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernels: Attention between the blocks of 64 positions that a mask allows.
 

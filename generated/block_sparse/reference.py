@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  82673471158da142
-#   text hash     3883ec3112ee9ab0
+#   content hash  dc327c99d8032462
+#   text hash     08cf2caa109de0a6
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

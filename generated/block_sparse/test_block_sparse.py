@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  82673471158da142
-#   text hash     13d5439bbd6e6cde
+#   content hash  dc327c99d8032462
+#   text hash     71b6b5ae2c39b6a4
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -185,7 +185,7 @@ SANE = {torch.bfloat16: 1e-2, torch.float16: 2e-3, torch.float32: 1e-5}
 NARROW = (torch.bfloat16, torch.float16, torch.float32)
 DRAWS = 8
 # what kernels compute to a few units in the last place
-FUNCTIONS = "div exp exp2 log log2 pow reciprocal rsqrt sigmoid sin cos softplus sqrt tanh".split()
+FUNCTIONS = "cos div erf exp exp2 log log1p log2 pow reciprocal rsqrt sigmoid sin softplus sqrt tanh".split()
 
 
 class Dithered(TorchDispatchMode):

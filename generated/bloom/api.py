@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b0e98f66248231c2
-#   text hash     915813dac30d373d
+#   content hash  edaff5f6c37fba3d
+#   text hash     30f5445f7cfc859e
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b0e98f66248231c2
-#   text hash     755f5cf1824bf5a7
+#   content hash  edaff5f6c37fba3d
+#   text hash     849abed1af3c9ca7
 #   render with   attnforge render specs/bloom.yaml
 """The kernels: Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b0e98f66248231c2
-#   text hash     1b311feaa398a5a1
+#   content hash  edaff5f6c37fba3d
+#   text hash     946ca578a51b6aab
 #   render with   attnforge render specs/bloom.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

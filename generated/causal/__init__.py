@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6c6bd6f73de4e664
-#   text hash     b4b395ee74c75aae
+#   content hash  d9938a1d054d70ed
+#   text hash     edfff0faa8c952cb
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

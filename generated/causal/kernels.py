@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6c6bd6f73de4e664
-#   text hash     ad520decff0518f8
+#   content hash  d9938a1d054d70ed
+#   text hash     6dbec5e6d85bccbb
 #   render with   attnforge render specs/causal.yaml
 """The kernels: Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6c6bd6f73de4e664
-#   text hash     85edd2b22382e17f
+#   content hash  d9938a1d054d70ed
+#   text hash     c6ac3246644cf8ae
 #   render with   attnforge render specs/causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

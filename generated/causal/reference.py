@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6c6bd6f73de4e664
-#   text hash     c3133087cc8c95ce
+#   content hash  d9938a1d054d70ed
+#   text hash     b3b0c400f619b1ba
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

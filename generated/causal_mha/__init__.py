@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  5b727379748ce35a
-#   text hash     5130698fe6804f96
+#   content hash  955b0f9ca6dae087
+#   text hash     2fca152c2a726623
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

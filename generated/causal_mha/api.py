@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  5b727379748ce35a
-#   text hash     39ea5e5453da854c
+#   content hash  955b0f9ca6dae087
+#   text hash     b20bf0f849e80d58
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  5b727379748ce35a
-#   text hash     49a9896c1a3bcaf3
+#   content hash  955b0f9ca6dae087
+#   text hash     2e98c28c5a65bf6a
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

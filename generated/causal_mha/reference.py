@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  5b727379748ce35a
-#   text hash     55b5d350c4082801
+#   content hash  955b0f9ca6dae087
+#   text hash     f3b0aff1411f854d
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  24eefca55aa09eeb
-#   text hash     098e0ceca8d2b59a
+#   content hash  63792428d5927b25
+#   text hash     df3b146098438c1f
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  24eefca55aa09eeb
-#   text hash     5ccace6eb76e08f7
+#   content hash  63792428d5927b25
+#   text hash     a73d3e12dc084188
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

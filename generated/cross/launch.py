@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  24eefca55aa09eeb
-#   text hash     b0bb1882a4996d38
+#   content hash  63792428d5927b25
+#   text hash     22ddf7228ade1800
 #   render with   attnforge render specs/cross.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  24eefca55aa09eeb
-#   text hash     21a0129de0c4f8bf
+#   content hash  63792428d5927b25
+#   text hash     b98ea78e9bb520a4
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

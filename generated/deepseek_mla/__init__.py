@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  1a6731117aa89e4d
-#   text hash     ba4f138b742d1450
+#   content hash  22d9278958e49cf4
+#   text hash     40659bf9170ea9e3
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  1a6731117aa89e4d
-#   text hash     24746593cd9cdd20
+#   content hash  22d9278958e49cf4
+#   text hash     422afacd6a139547
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

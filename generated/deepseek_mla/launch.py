@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  1a6731117aa89e4d
-#   text hash     f53e89b852ac0cdc
+#   content hash  22d9278958e49cf4
+#   text hash     9c76f72d007acae4
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

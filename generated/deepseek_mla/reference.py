@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  1a6731117aa89e4d
-#   text hash     2a6dd2886f2c268f
+#   content hash  22d9278958e49cf4
+#   text hash     719007f9c7e7140c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

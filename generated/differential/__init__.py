@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  96b8c460b1f2096b
-#   text hash     f86a3c705fa49455
+#   content hash  7be6bea10fbffd94
+#   text hash     bf908c5c66041e5b
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

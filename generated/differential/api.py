@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  96b8c460b1f2096b
-#   text hash     bbd956b5aa186546
+#   content hash  7be6bea10fbffd94
+#   text hash     0f097edb2020a7b2
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

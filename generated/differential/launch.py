@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  96b8c460b1f2096b
-#   text hash     24d9849d3b7c4d35
+#   content hash  7be6bea10fbffd94
+#   text hash     38e6f588b38227f0
 #   render with   attnforge render specs/differential.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  96b8c460b1f2096b
-#   text hash     22668a3634d4151e
+#   content hash  7be6bea10fbffd94
+#   text hash     238714f8d9389cd2
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  6f11c04c500b6b92
-#   text hash     7548913fe7ad71ee
+#   content hash  f7de168217b4438c
+#   text hash     ea7116880fd1b2c1
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

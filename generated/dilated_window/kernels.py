@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  6f11c04c500b6b92
-#   text hash     f3298b5993b81b0b
+#   content hash  f7de168217b4438c
+#   text hash     4e50c606f37b277f
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernels: Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  6f11c04c500b6b92
-#   text hash     c06dc599382f3308
+#   content hash  f7de168217b4438c
+#   text hash     42c4b70a1178a69e
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  6f11c04c500b6b92
-#   text hash     ed60636b8b7893bd
+#   content hash  f7de168217b4438c
+#   text hash     6634d528b23a538f
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  76f7426c206ff728
-#   text hash     4dc57ac53b33ae9e
+#   content hash  279439f3b06b3613
+#   text hash     5dfd82f11458bcdd
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

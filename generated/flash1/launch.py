@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  76f7426c206ff728
-#   text hash     cd8b3b20dede956f
+#   content hash  279439f3b06b3613
+#   text hash     f9772255e84527c2
 #   render with   attnforge render specs/flash1.yaml
 """Launches the kernels as operators that PyTorch can compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  f5e26c7074c4b9b3
-#   text hash     04b457946c4cfe62
+#   content hash  a28d9c47eeac692c
+#   text hash     3de3b7413fedc904
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

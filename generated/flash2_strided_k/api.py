@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  f5e26c7074c4b9b3
-#   text hash     1146b897316c8c4b
+#   content hash  a28d9c47eeac692c
+#   text hash     d7ae487acf4a9729
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  f5e26c7074c4b9b3
-#   text hash     e29009eaf4ccfc61
+#   content hash  a28d9c47eeac692c
+#   text hash     42bd06dafe590b72
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The kernels: The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

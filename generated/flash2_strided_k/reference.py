@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  f5e26c7074c4b9b3
-#   text hash     50a5763a28d2fa4a
+#   content hash  a28d9c47eeac692c
+#   text hash     ee41b59350f14324
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

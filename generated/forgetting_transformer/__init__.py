@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2ecd145b90fd4697
-#   text hash     44c3f3dd384f796e
+#   content hash  432e389d22a76e5e
+#   text hash     6921ebde8df9274a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2ecd145b90fd4697
-#   text hash     089a40d62ebfc337
+#   content hash  432e389d22a76e5e
+#   text hash     e76da4ad4915ee49
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

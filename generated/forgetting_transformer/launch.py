@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2ecd145b90fd4697
-#   text hash     9a203fce2ae0309d
+#   content hash  432e389d22a76e5e
+#   text hash     43dc21888747dd17
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3be01b9762cabcfc
-#   text hash     1007b6258973d378
+#   content hash  51302076f05cf543
+#   text hash     7f8fe957ba228259
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

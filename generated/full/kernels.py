@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3be01b9762cabcfc
-#   text hash     4f1f4df0b3981ec1
+#   content hash  51302076f05cf543
+#   text hash     355fe3ca5b970abc
 #   render with   attnforge render specs/full.yaml
 """The kernels: Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3be01b9762cabcfc
-#   text hash     a0867d4fdcfada97
+#   content hash  51302076f05cf543
+#   text hash     5eb742a88e11a3fc
 #   render with   attnforge render specs/full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  bb44026f5609529c
-#   text hash     d15075d04d455525
+#   content hash  3ff69028f27cae1d
+#   text hash     4d8f782a2ffe0f95
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  bb44026f5609529c
-#   text hash     8deb359e1b2d5f90
+#   content hash  3ff69028f27cae1d
+#   text hash     83143cf5b1491ad8
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernels: The global layers of Gemma 2, with capped scores.
 

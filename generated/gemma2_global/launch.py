@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  bb44026f5609529c
-#   text hash     2f76569cfbfd61d6
+#   content hash  3ff69028f27cae1d
+#   text hash     cbf2ac1078365dde
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

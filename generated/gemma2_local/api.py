@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ca97c1e9559db5db
-#   text hash     c99cb52c17f34ed8
+#   content hash  91503815f7775fc4
+#   text hash     94e6aefc40bb5b8a
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

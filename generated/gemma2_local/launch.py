@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ca97c1e9559db5db
-#   text hash     41ba020990424db1
+#   content hash  91503815f7775fc4
+#   text hash     1b64f274c0eb4b89
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

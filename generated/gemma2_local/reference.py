@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ca97c1e9559db5db
-#   text hash     f6475ba1bb43a8e4
+#   content hash  91503815f7775fc4
+#   text hash     4cf8b526da30f185
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

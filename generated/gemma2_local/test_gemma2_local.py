@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ca97c1e9559db5db
-#   text hash     52bb9cc978a235b5
+#   content hash  91503815f7775fc4
+#   text hash     3da802c42a6c9617
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -191,7 +191,7 @@ SANE = {torch.bfloat16: 1e-2, torch.float16: 2e-3, torch.float32: 1e-5}
 NARROW = (torch.bfloat16, torch.float16, torch.float32)
 DRAWS = 8
 # what kernels compute to a few units in the last place
-FUNCTIONS = "div exp exp2 log log2 pow reciprocal rsqrt sigmoid sin cos softplus sqrt tanh".split()
+FUNCTIONS = "cos div erf exp exp2 log log1p log2 pow reciprocal rsqrt sigmoid sin softplus sqrt tanh".split()
 
 
 class Dithered(TorchDispatchMode):

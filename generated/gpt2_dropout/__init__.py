@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  12591dfd2e267808
-#   text hash     90a032ce3d855fac
+#   content hash  6f13aa2a5756dd48
+#   text hash     82c3e47ae9f3d3b0
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

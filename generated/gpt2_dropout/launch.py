@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  12591dfd2e267808
-#   text hash     f670a9463867ea17
+#   content hash  6f13aa2a5756dd48
+#   text hash     ce1acd082cab712d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

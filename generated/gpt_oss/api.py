@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  207919e4fb3887d1
-#   text hash     60375b44874424d4
+#   content hash  43a9b7bf0aca2767
+#   text hash     0b5f938dfeee4dbb
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  207919e4fb3887d1
-#   text hash     b129a396b554afa6
+#   content hash  43a9b7bf0aca2767
+#   text hash     7b0fc63f0587f02d
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  392d6d6e14f4b81f
-#   text hash     f7f1181b3e2d9ac4
+#   content hash  1cc81fed6d14e92a
+#   text hash     7e7f61649a72d824
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  392d6d6e14f4b81f
-#   text hash     9cd1337e8f876afd
+#   content hash  1cc81fed6d14e92a
+#   text hash     b874fb9624f6df67
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

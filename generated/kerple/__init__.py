@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  42cd07c6d206f49d
-#   text hash     7524606b1358c897
+#   content hash  da7846b25c576341
+#   text hash     646c8c7c554369a9
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

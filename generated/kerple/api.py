@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  42cd07c6d206f49d
-#   text hash     3a259f77e2340773
+#   content hash  da7846b25c576341
+#   text hash     9098cec78dab7b30
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  42cd07c6d206f49d
-#   text hash     47017f4794cc1365
+#   content hash  da7846b25c576341
+#   text hash     f797204cbf860392
 #   render with   attnforge render specs/kerple.yaml
 """The kernels: Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  42cd07c6d206f49d
-#   text hash     1f9eb65818c84070
+#   content hash  da7846b25c576341
+#   text hash     1cdc606e7d1f01d0
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0a800327c3da97ee
-#   text hash     f7e5963918eda598
+#   content hash  45ed4715c8b8666a
+#   text hash     a8c9efbe48989e34
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0a800327c3da97ee
-#   text hash     0b1392223da5f661
+#   content hash  45ed4715c8b8666a
+#   text hash     8918d73433d5086e
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0a800327c3da97ee
-#   text hash     a453794cf0c083fc
+#   content hash  45ed4715c8b8666a
+#   text hash     30ae69b6e750907a
 #   render with   attnforge render specs/llama3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0a800327c3da97ee
-#   text hash     81acad9dad077305
+#   content hash  45ed4715c8b8666a
+#   text hash     b3998490dd55f577
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  9ea5b365056e5dcf
-#   text hash     9986d88caf4bae83
+#   content hash  49635e327502028a
+#   text hash     617734a0d835f3a0
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

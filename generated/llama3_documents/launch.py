@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  9ea5b365056e5dcf
-#   text hash     f5a43bd72df74304
+#   content hash  49635e327502028a
+#   text hash     ac8136ff6edd3048
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  9ea5b365056e5dcf
-#   text hash     c313cc5fea31bcc5
+#   content hash  49635e327502028a
+#   text hash     beb81107bfdd9a0d
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  023499c807d65598
-#   text hash     dedde25ede5c6bc9
+#   content hash  8f3ac5e9ea0cde33
+#   text hash     7a3cdf1193a566b8
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  023499c807d65598
-#   text hash     5032c9d91ab00571
+#   content hash  8f3ac5e9ea0cde33
+#   text hash     9e32c3a131f15142
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  023499c807d65598
-#   text hash     8b78511a1c7ff0f3
+#   content hash  8f3ac5e9ea0cde33
+#   text hash     93cc7587a55e24ef
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

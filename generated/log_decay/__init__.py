@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ba26a3b4f6450c06
-#   text hash     1dabb065165372ff
+#   content hash  e7bedf4b10bb4210
+#   text hash     6bc612e851d33713
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ba26a3b4f6450c06
-#   text hash     ad9fb7e74914def1
+#   content hash  e7bedf4b10bb4210
+#   text hash     25d6fe6d5d5d324c
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ba26a3b4f6450c06
-#   text hash     c4bbf9251ca360db
+#   content hash  e7bedf4b10bb4210
+#   text hash     866832b31c37c027
 #   render with   attnforge render specs/log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

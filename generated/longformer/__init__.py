@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  aae5ca609faa9fd2
-#   text hash     8359917608a40fd7
+#   content hash  deb3007abf88e55c
+#   text hash     20f5f8aea94cd1d6
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

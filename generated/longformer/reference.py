@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  aae5ca609faa9fd2
-#   text hash     68517552c47e074f
+#   content hash  deb3007abf88e55c
+#   text hash     a09f44867bc0ba98
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0e4f8a5cb6d928aa
-#   text hash     95c4639438a834dd
+#   content hash  067286eb7c328365
+#   text hash     84803bf9d39244cc
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0e4f8a5cb6d928aa
-#   text hash     17284130722166df
+#   content hash  067286eb7c328365
+#   text hash     2967da7060fbe8f3
 #   render with   attnforge render specs/mistral.yaml
 """The kernels: Causal attention to the 4096 most recent keys with rotary embedding.
 

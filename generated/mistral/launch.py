@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0e4f8a5cb6d928aa
-#   text hash     eed58b7ba89bdebf
+#   content hash  067286eb7c328365
+#   text hash     23c033b0897ea186
 #   render with   attnforge render specs/mistral.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0e4f8a5cb6d928aa
-#   text hash     f657aee610090a90
+#   content hash  067286eb7c328365
+#   text hash     34f10f165f6d70b0
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  321d3bf1577f139e
-#   text hash     b9ecb9c6b7d33173
+#   content hash  c8d968805b810ade
+#   text hash     1d21a0ff80765417
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  321d3bf1577f139e
-#   text hash     9a64bd7f00f09c00
+#   content hash  c8d968805b810ade
+#   text hash     dbf041898257b115
 #   render with   attnforge render specs/mpt.yaml
 """The kernels: Attention with a prefix and linear biases.
 

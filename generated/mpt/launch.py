@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  321d3bf1577f139e
-#   text hash     c48b1a634305cbbe
+#   content hash  c8d968805b810ade
+#   text hash     e69b1de555009dc3
 #   render with   attnforge render specs/mpt.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

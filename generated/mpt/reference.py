@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  321d3bf1577f139e
-#   text hash     09e694c47cd7530a
+#   content hash  c8d968805b810ade
+#   text hash     d16cdfc21640027c
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

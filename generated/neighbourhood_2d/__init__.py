@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  91de82ec5d011eb8
-#   text hash     00cf0c859fe5606f
+#   content hash  91a4ff9e4788aec5
+#   text hash     053769c6f87e4ded
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

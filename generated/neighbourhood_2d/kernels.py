@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  91de82ec5d011eb8
-#   text hash     8b5284074460f4c4
+#   content hash  91a4ff9e4788aec5
+#   text hash     f9274eaf4fad8349
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernels: Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  91de82ec5d011eb8
-#   text hash     ab7f9eea89a872a0
+#   content hash  91a4ff9e4788aec5
+#   text hash     c80553aaadcbe59c
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  91de82ec5d011eb8
-#   text hash     54280e2c71476684
+#   content hash  91a4ff9e4788aec5
+#   text hash     f253e4b589fa6765
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

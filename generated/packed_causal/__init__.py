@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  77642ed6641a8ab6
-#   text hash     5e7f37a93f63fb24
+#   content hash  236d3434eb37f7ea
+#   text hash     8be750a06bff0096
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  77642ed6641a8ab6
-#   text hash     b0ec868ff0b05f7e
+#   content hash  236d3434eb37f7ea
+#   text hash     9e96fbf105fe12fa
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  77642ed6641a8ab6
-#   text hash     f00a7cd4c797c2f1
+#   content hash  236d3434eb37f7ea
+#   text hash     c18978964333fb6f
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernels: Causal attention for sequences packed into one tensor.
 

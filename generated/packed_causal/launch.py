@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  77642ed6641a8ab6
-#   text hash     e73630d3004d4ae7
+#   content hash  236d3434eb37f7ea
+#   text hash     98f2964b092b1f33
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

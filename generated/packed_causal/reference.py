@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  77642ed6641a8ab6
-#   text hash     a0c677dc8bfe6261
+#   content hash  236d3434eb37f7ea
+#   text hash     ad960ac521ff515b
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  9738d8871747e0dd
-#   text hash     9d3699ef742f7348
+#   content hash  cee3d97e3f34620f
+#   text hash     50c23518344d27e5
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  9738d8871747e0dd
-#   text hash     f8085ef0fa2156d3
+#   content hash  cee3d97e3f34620f
+#   text hash     e88dc1bee0ecd2ec
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

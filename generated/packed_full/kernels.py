@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  9738d8871747e0dd
-#   text hash     8942d9b840fb7992
+#   content hash  cee3d97e3f34620f
+#   text hash     31f84296e9e1854f
 #   render with   attnforge render specs/packed_full.yaml
 """The kernels: Softmax attention without a mask, for sequences packed into one tensor.
 

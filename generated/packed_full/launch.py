@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  9738d8871747e0dd
-#   text hash     ebf9146c479a18e6
+#   content hash  cee3d97e3f34620f
+#   text hash     7c9b697d13435cd8
 #   render with   attnforge render specs/packed_full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  9738d8871747e0dd
-#   text hash     5fb6ded61fde494c
+#   content hash  cee3d97e3f34620f
+#   text hash     413acd794e751c68
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

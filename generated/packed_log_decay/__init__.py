@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8b647458ea948b0a
-#   text hash     8c2bb0c089e8af12
+#   content hash  291d53cdb8063821
+#   text hash     2cb892f18175d411
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

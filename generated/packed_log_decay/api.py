@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8b647458ea948b0a
-#   text hash     0c2498aac43cbbef
+#   content hash  291d53cdb8063821
+#   text hash     a02d05822e086284
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

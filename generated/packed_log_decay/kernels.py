@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8b647458ea948b0a
-#   text hash     23cc74c8c3ff1c4d
+#   content hash  291d53cdb8063821
+#   text hash     c52bcffacbd7fc4f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The kernels: Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8b647458ea948b0a
-#   text hash     720ddd084ed53928
+#   content hash  291d53cdb8063821
+#   text hash     17b45e9434a356f9
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

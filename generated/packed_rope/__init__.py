@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9e39ba15a4bdec13
-#   text hash     e6919a733ab5ba23
+#   content hash  907dc015eedc7c9a
+#   text hash     07c01fc77898c501
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

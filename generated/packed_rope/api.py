@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9e39ba15a4bdec13
-#   text hash     0da0dab7d73191cd
+#   content hash  907dc015eedc7c9a
+#   text hash     17eb64500dde4972
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

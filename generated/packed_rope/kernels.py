@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9e39ba15a4bdec13
-#   text hash     18de491bc144ff25
+#   content hash  907dc015eedc7c9a
+#   text hash     d84af71b9ef31d36
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernels: Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9e39ba15a4bdec13
-#   text hash     8c06cd26751645fb
+#   content hash  907dc015eedc7c9a
+#   text hash     a3455d01259b5783
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  64cea383c5766906
-#   text hash     f5183305e9d7991f
+#   content hash  4a1f8bd0b52f9905
+#   text hash     be86095011065e84
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

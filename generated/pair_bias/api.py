@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  64cea383c5766906
-#   text hash     0ab41b6366ef3309
+#   content hash  4a1f8bd0b52f9905
+#   text hash     f70f07f333e3edc0
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

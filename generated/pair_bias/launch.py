@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  64cea383c5766906
-#   text hash     85712484dd16b22b
+#   content hash  4a1f8bd0b52f9905
+#   text hash     5d626099a117df80
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

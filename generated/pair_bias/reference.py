@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  64cea383c5766906
-#   text hash     8b7b3edf690e8bd0
+#   content hash  4a1f8bd0b52f9905
+#   text hash     ef32a9102417cdc4
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e02866fa54c39029
-#   text hash     73cfbe313e8d786e
+#   content hash  7d28a78ca573c8a0
+#   text hash     14ab667eccaf713b
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

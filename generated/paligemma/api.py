@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e02866fa54c39029
-#   text hash     d8ed30a062ae80f9
+#   content hash  7d28a78ca573c8a0
+#   text hash     358ee75e3aad131f
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e02866fa54c39029
-#   text hash     a169006fc1ab5863
+#   content hash  7d28a78ca573c8a0
+#   text hash     f5c90555c1eb09a0
 #   render with   attnforge render specs/paligemma.yaml
 """The kernels: An image and a prompt that all see as a prefix, and text that sees causally.
 

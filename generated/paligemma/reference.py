@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e02866fa54c39029
-#   text hash     8d162d3abc281fb1
+#   content hash  7d28a78ca573c8a0
+#   text hash     8a556935b8f540a6
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  36645a58e4334cd1
-#   text hash     972e60f56a2e87d5
+#   content hash  05c2c9368240f736
+#   text hash     a63e54ba4ae2998e
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  36645a58e4334cd1
-#   text hash     eea0b2c5be58d300
+#   content hash  05c2c9368240f736
+#   text hash     002d58010a9a9c34
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  36645a58e4334cd1
-#   text hash     730dfa615e81c2c1
+#   content hash  05c2c9368240f736
+#   text hash     c9ac0bd09bc83014
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  36645a58e4334cd1
-#   text hash     facaa7688311be6e
+#   content hash  05c2c9368240f736
+#   text hash     ce82baa736fb8174
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  36645a58e4334cd1
-#   text hash     ea1d0cf4f8142cfd
+#   content hash  05c2c9368240f736
+#   text hash     72f8a5d1788f3031
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -186,7 +186,7 @@ SANE = {torch.bfloat16: 1e-2, torch.float16: 2e-3, torch.float32: 1e-5}
 NARROW = (torch.bfloat16, torch.float16, torch.float32)
 DRAWS = 8
 # what kernels compute to a few units in the last place
-FUNCTIONS = "div exp exp2 log log2 pow reciprocal rsqrt sigmoid sin cos softplus sqrt tanh".split()
+FUNCTIONS = "cos div erf exp exp2 log log1p log2 pow reciprocal rsqrt sigmoid sin softplus sqrt tanh".split()
 
 
 class Dithered(TorchDispatchMode):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3c0cf07ce0256ce4
-#   text hash     35a11ca69264b134
+#   content hash  9f1ddd4e5d9d188c
+#   text hash     c5d01230604fca1a
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3c0cf07ce0256ce4
-#   text hash     582173a4fb243bfd
+#   content hash  9f1ddd4e5d9d188c
+#   text hash     f0df7f2bbc7766f7
 #   render with   attnforge render specs/qwen3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

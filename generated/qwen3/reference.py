@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3c0cf07ce0256ce4
-#   text hash     c88f43d9730d6cec
+#   content hash  9f1ddd4e5d9d188c
+#   text hash     8b1b10ad2b2d2a72
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  722fe44e0f07aecb
-#   text hash     0734997c2b395a61
+#   content hash  582c0a7d833ff655
+#   text hash     54ad2c87375746eb
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  722fe44e0f07aecb
-#   text hash     c662afee5dd522ca
+#   content hash  582c0a7d833ff655
+#   text hash     9e1dd08a2464fdb9
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  722fe44e0f07aecb
-#   text hash     9a2349e65c4f97d3
+#   content hash  582c0a7d833ff655
+#   text hash     9b146b1189262097
 #   render with   attnforge render specs/rope.yaml
 """The kernels: Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  722fe44e0f07aecb
-#   text hash     14428329f63e4090
+#   content hash  582c0a7d833ff655
+#   text hash     a55f630e299ae01f
 #   render with   attnforge render specs/rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

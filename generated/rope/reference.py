@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  722fe44e0f07aecb
-#   text hash     8b223e9863ca3e65
+#   content hash  582c0a7d833ff655
+#   text hash     cf1a22da854639b0
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  4ca8849638b4a5a1
-#   text hash     22e59719e01df0b1
+#   content hash  3b51ea5152a07422
+#   text hash     886db810a4a84051
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  4ca8849638b4a5a1
-#   text hash     57eb5e84ce029fc7
+#   content hash  3b51ea5152a07422
+#   text hash     00c6e78883ecda11
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads.
 

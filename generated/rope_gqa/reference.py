@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  4ca8849638b4a5a1
-#   text hash     b87e89de872ae13b
+#   content hash  3b51ea5152a07422
+#   text hash     ca6bfdfef52ef3d5
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

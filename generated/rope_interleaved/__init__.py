@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  0ba0eb0d4e1a2cd8
-#   text hash     57614f955b520179
+#   content hash  23c26f2d9e748f2c
+#   text hash     8bbbfd67b3a75da7
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

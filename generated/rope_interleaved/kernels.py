@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  0ba0eb0d4e1a2cd8
-#   text hash     e5e04c50e6ed1f64
+#   content hash  23c26f2d9e748f2c
+#   text hash     aaa4a956ff3d9ba4
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernels: Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  0ba0eb0d4e1a2cd8
-#   text hash     9548fc0f56ff7a13
+#   content hash  23c26f2d9e748f2c
+#   text hash     9388358d63fbb4c1
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  0ba0eb0d4e1a2cd8
-#   text hash     53336088bc925677
+#   content hash  23c26f2d9e748f2c
+#   text hash     40e49be7c3c04497
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  58605e96cc409809
-#   text hash     c3aea5f3002ab62f
+#   content hash  5d764cfced67a119
+#   text hash     d1151f681b89ed82
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  58605e96cc409809
-#   text hash     11e573b10a0cf7b1
+#   content hash  5d764cfced67a119
+#   text hash     e220bf4112a4fb42
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  58605e96cc409809
-#   text hash     711f7d3d3d5e1196
+#   content hash  5d764cfced67a119
+#   text hash     8bcd2558083dab3f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

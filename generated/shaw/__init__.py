@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  27e0d469509414d3
-#   text hash     9f45f8036af15826
+#   content hash  0684ff5b3d0a51ba
+#   text hash     d04da64d29c3ab5b
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

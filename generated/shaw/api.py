@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  27e0d469509414d3
-#   text hash     6fc7281f66979809
+#   content hash  0684ff5b3d0a51ba
+#   text hash     8164f664f74ff809
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

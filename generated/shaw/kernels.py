@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  27e0d469509414d3
-#   text hash     0c67ea5d48a3f3c0
+#   content hash  0684ff5b3d0a51ba
+#   text hash     e478be6337a584f5
 #   render with   attnforge render specs/shaw.yaml
 """The kernels: Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  27e0d469509414d3
-#   text hash     1ec791c4f5d5678d
+#   content hash  0684ff5b3d0a51ba
+#   text hash     9818838f19155a49
 #   render with   attnforge render specs/shaw.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

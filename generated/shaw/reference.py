@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  27e0d469509414d3
-#   text hash     299a45135a2f19a5
+#   content hash  0684ff5b3d0a51ba
+#   text hash     33a1eaabfcc9be3e
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5955b51327612348
-#   text hash     9629ff143d2492eb
+#   content hash  383b75191100954a
+#   text hash     205719cf73ce950e
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5955b51327612348
-#   text hash     2bb5f9bbbfbce9c1
+#   content hash  383b75191100954a
+#   text hash     962478705f715cea
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernels: Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5955b51327612348
-#   text hash     3aef91fbc05c258f
+#   content hash  383b75191100954a
+#   text hash     fbace5f2c279f809
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5955b51327612348
-#   text hash     c5bc792aa0197354
+#   content hash  383b75191100954a
+#   text hash     71b068bbb6ee9e6b
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -181,7 +181,7 @@ SANE = {torch.bfloat16: 1e-2, torch.float16: 2e-3, torch.float32: 1e-5}
 NARROW = (torch.bfloat16, torch.float16, torch.float32)
 DRAWS = 8
 # what kernels compute to a few units in the last place
-FUNCTIONS = "div exp exp2 log log2 pow reciprocal rsqrt sigmoid sin cos softplus sqrt tanh".split()
+FUNCTIONS = "cos div erf exp exp2 log log1p log2 pow reciprocal rsqrt sigmoid sin softplus sqrt tanh".split()
 
 
 class Dithered(TorchDispatchMode):

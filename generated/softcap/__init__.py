@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8c46bb72ad642272
-#   text hash     7a739fcb8c5c219f
+#   content hash  9b07b757cbcbc44e
+#   text hash     50a5992876f32194
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8c46bb72ad642272
-#   text hash     5175619d85acbe33
+#   content hash  9b07b757cbcbc44e
+#   text hash     a2cfedd7f39314cc
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8c46bb72ad642272
-#   text hash     fa74e4a3b0a8073e
+#   content hash  9b07b757cbcbc44e
+#   text hash     eb24e521c8e63cf8
 #   render with   attnforge render specs/softcap.yaml
 """The kernels: Causal attention with scores capped smoothly at 30.
 

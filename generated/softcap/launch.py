@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8c46bb72ad642272
-#   text hash     34af854b82de3b91
+#   content hash  9b07b757cbcbc44e
+#   text hash     21439d6ce46cf723
 #   render with   attnforge render specs/softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  b2eb3cb95cdba24f
-#   text hash     d14b017ab46603e9
+#   content hash  b77ddc904adb74fd
+#   text hash     9e6752fa12e6a323
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

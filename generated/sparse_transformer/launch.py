@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  b2eb3cb95cdba24f
-#   text hash     63a5ad0e2cdc5aa0
+#   content hash  b77ddc904adb74fd
+#   text hash     c68ee0f9a607659f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

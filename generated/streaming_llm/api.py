@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6b96b71d96b6104d
-#   text hash     b15b3b9532bfe617
+#   content hash  70261221963e18d3
+#   text hash     fc2a8026959358fb
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

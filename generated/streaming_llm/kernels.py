@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6b96b71d96b6104d
-#   text hash     bd1853c0333c789b
+#   content hash  70261221963e18d3
+#   text hash     286bb4e2df3f4518
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernels: Causal attention to the 1024 most recent keys and to the first four.
 

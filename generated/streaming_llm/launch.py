@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6b96b71d96b6104d
-#   text hash     8665d98d3c23992a
+#   content hash  70261221963e18d3
+#   text hash     758d5666e4544418
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6b96b71d96b6104d
-#   text hash     6a83969138da014b
+#   content hash  70261221963e18d3
+#   text hash     86ddebb19775ed3a
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

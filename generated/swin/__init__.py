@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  643395a2a1d52db2
-#   text hash     1ec4051d16a3e5ca
+#   content hash  242a347ecdc6d9d0
+#   text hash     057d151a00cac949
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  643395a2a1d52db2
-#   text hash     a7ae6105e3bb5dc7
+#   content hash  242a347ecdc6d9d0
+#   text hash     e991e8cf6980bb8a
 #   render with   attnforge render specs/swin.yaml
 """The kernels: Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

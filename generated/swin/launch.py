@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  643395a2a1d52db2
-#   text hash     f16723661c848e0c
+#   content hash  242a347ecdc6d9d0
+#   text hash     ca76a52b5da329d9
 #   render with   attnforge render specs/swin.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

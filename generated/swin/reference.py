@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  643395a2a1d52db2
-#   text hash     a4ecb4c2c801a6d5
+#   content hash  242a347ecdc6d9d0
+#   text hash     a4c1b62f64289ba8
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

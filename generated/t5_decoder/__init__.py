@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1f99c2132e17bb8a
-#   text hash     be155084837b1a5e
+#   content hash  286b5d2a1088c4f2
+#   text hash     837cf9289cf93ff2
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1f99c2132e17bb8a
-#   text hash     991878c4688cef4d
+#   content hash  286b5d2a1088c4f2
+#   text hash     cc66ee4ca3962537
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernels: Causal attention with T5's learned biases for distances.
 

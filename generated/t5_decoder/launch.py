@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1f99c2132e17bb8a
-#   text hash     7585b74d7dcf85ce
+#   content hash  286b5d2a1088c4f2
+#   text hash     6891b92053f9adf8
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

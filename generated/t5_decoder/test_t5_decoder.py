@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1f99c2132e17bb8a
-#   text hash     ce52f60c61140e86
+#   content hash  286b5d2a1088c4f2
+#   text hash     dfa2575d995003ab
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 
@@ -182,7 +182,7 @@ SANE = {torch.bfloat16: 1e-2, torch.float16: 2e-3, torch.float32: 1e-5}
 NARROW = (torch.bfloat16, torch.float16, torch.float32)
 DRAWS = 8
 # what kernels compute to a few units in the last place
-FUNCTIONS = "div exp exp2 log log2 pow reciprocal rsqrt sigmoid sin cos softplus sqrt tanh".split()
+FUNCTIONS = "cos div erf exp exp2 log log1p log2 pow reciprocal rsqrt sigmoid sin softplus sqrt tanh".split()
 
 
 class Dithered(TorchDispatchMode):

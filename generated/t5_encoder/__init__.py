@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  48b2ccb8aabcb71e
-#   text hash     08427b75ef2aee73
+#   content hash  8e99d16d5f57c1ad
+#   text hash     ebdb6b463b83f4d6
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  48b2ccb8aabcb71e
-#   text hash     ceda31a9e2ef679b
+#   content hash  8e99d16d5f57c1ad
+#   text hash     4848e33b52c70419
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernels: Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  48b2ccb8aabcb71e
-#   text hash     aa7de9fd88617a6a
+#   content hash  8e99d16d5f57c1ad
+#   text hash     b509ebb7bab9fc29
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

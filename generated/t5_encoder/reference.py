@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  48b2ccb8aabcb71e
-#   text hash     8e337c5c69c2eb7b
+#   content hash  8e99d16d5f57c1ad
+#   text hash     a6ced1c8fdc314ea
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  edd99ce1d368ee8e
-#   text hash     a7a91821995cb8b2
+#   content hash  00d3bd6db8740168
+#   text hash     5a6056faf63ee05d
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

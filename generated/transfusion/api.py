@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  edd99ce1d368ee8e
-#   text hash     b776adbf6e496023
+#   content hash  00d3bd6db8740168
+#   text hash     fbabefcdd6d6af00
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  edd99ce1d368ee8e
-#   text hash     d94c0c7c1121d180
+#   content hash  00d3bd6db8740168
+#   text hash     d66643f19a3360e5
 #   render with   attnforge render specs/transfusion.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  edd99ce1d368ee8e
-#   text hash     375dc19f7ac4b4da
+#   content hash  00d3bd6db8740168
+#   text hash     7f9792809d76dddb
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  acfcc0991a5e5e1b
-#   text hash     e92db68aa5858bdd
+#   content hash  cfb3b18dc53ff35e
+#   text hash     400490a0b1f490d5
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

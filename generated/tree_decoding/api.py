@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  acfcc0991a5e5e1b
-#   text hash     254c2e22ea3f7c9a
+#   content hash  cfb3b18dc53ff35e
+#   text hash     cc1862f7af213619
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  acfcc0991a5e5e1b
-#   text hash     3af25a9e21694807
+#   content hash  cfb3b18dc53ff35e
+#   text hash     92f77b992ed064fd
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

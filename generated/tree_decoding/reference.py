@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  acfcc0991a5e5e1b
-#   text hash     3ba33bda776c12ef
+#   content hash  cfb3b18dc53ff35e
+#   text hash     0cee8bf12cc59f72
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -301,7 +301,7 @@ for name in sys.argv[2:]:
     planned = plan.build(spec.load(path, terms=resources.terms_for(path)))
     call = calls.make(planned, calls.Sizes(2, 40, 40, 4, 2, 16, 16, "fp32").of(planned.spec), "cpu")
     attention, launch = profile.package(Path(sys.argv[1]) / name)
-    faces = {kernel.name: kernel for kernel in planned.faces.kernels}
+    signatures = {kernel.name: kernel for kernel in planned.signatures.kernels}
     start = launch._launch
 
     def watched(shapes, kernel, blocks, given, **more):
@@ -309,7 +309,7 @@ for name in sys.argv[2:]:
         before = {key: x.detach().clone() for key, x in tensors.items()}
         start(shapes, kernel, blocks, given, **more)
         changed = {key for key, x in tensors.items() if not torch.equal(bits(x), bits(before[key]))}
-        written = {key for key in faces[kernel.__name__].written & set(tensors) if tensors[key].numel()}
+        written = {key for key in signatures[kernel.__name__].written & set(tensors) if tensors[key].numel()}
         # one tensor under two names changes under both
         places = {tensors[key].data_ptr() for key in written}
         if written - changed or any(tensors[key].data_ptr() not in places for key in changed):

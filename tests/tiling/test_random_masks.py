@@ -17,7 +17,7 @@ from attnforge.expressions.evaluation import evaluate
 from attnforge.expressions.tree import Node
 from attnforge.language.spec import Spec, load
 from attnforge.plan import loops
-from attnforge.plan.tile_states import Skips
+from attnforge.plan.tile_states import TileStates
 from attnforge.source import resources
 from attnforge.tiling import intervals
 
@@ -94,21 +94,23 @@ def check_tiles(given: RandomSpec, tmp_path: Path, calls: int) -> None:
             for seen, full, told, told_full in cells(loops.spans(spec, along), truth, scene, along, tile):
                 assert seen <= told, f"missed along {along}: {given.yaml}"
                 assert told_full <= full, f"hidden but full along {along}: {given.yaml}"
-        check_states(Skips(spec, "q"), scenery, truth, scene, tile)
+        check_states(TileStates(spec, "q"), scenery, truth, scene, tile)
 
 
-def check_states(skips: Skips, scenery: Scenery, truth: dict[tuple[int, int], bool], scene: Scene, tile: int) -> None:
+def check_states(
+    states: TileStates, scenery: Scenery, truth: dict[tuple[int, int], bool], scene: Scene, tile: int
+) -> None:
     """Holds what the extremes of a call's tensors tell of tiles against what the tiles show."""
-    whole = loops.mask(skips.spec)
+    whole = loops.mask(states.spec)
     assert whole is not None
-    told = intervals.condition(whole, skips.known)
+    told = intervals.condition(whole, states.known)
     every = {side: [held[i : i + tile] for i in range(0, len(held), tile)] for side, held in sides(scene).items()}
     for qs, ks in itertools.product(every["q"], every["k"]):
         held = {**scene, "q_first": qs[0], "q_last": qs[-1], "k_first": ks[0], "k_last": ks[-1]}
         sizes = scene["q_len"], scene["k_len"]
         places = [Place(scene["b"], scene["h"], scene["kv_h"], q, k, *sizes) for q in qs for k in ks]
         envs = [scenery.nodes(place) for place in places]
-        for leaf in skips.tellers:
+        for leaf in states.tellers:
             node = Node("input", leaf.index, leaf.input.name, leaf.input.dtype)
             found = [evaluate(node, env) for env in envs]
             held |= {f"{leaf.name}_least": min(found), f"{leaf.name}_most": max(found)}

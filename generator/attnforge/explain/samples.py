@@ -17,7 +17,7 @@ from ..expressions.tree import Node
 from ..language.spec import Spec
 from ..plan import loops
 from ..plan.leaf import Side
-from ..plan.tile_states import Skips
+from ..plan.tile_states import TileStates
 from ..printing.spec_text import source
 from ..tiling import intervals
 from ..tiling.ranges import Span
@@ -95,7 +95,7 @@ def take(spec: Spec, given: Given | None = None) -> Sample:
     spans = tuple(taken.span(span) for span in loops.spans(spec, "k"))
     both = len(spec.algorithm.walks) > 1
     back = tuple(taken.span(span) for span in loops.spans(spec, "q")) if both else None
-    told = taken.told(Skips(spec, "q"), whole)
+    told = taken.told(TileStates(spec, "q"), whole)
     if spec.packed:
         taken.notes["one of the packed sequences"] = None
     if taken.places:
@@ -169,21 +169,21 @@ class _Taken:
         )
         return Span(lo, hi, full_lo, full_hi, span.can_be_full)
 
-    def told(self, skips: Skips, whole: Node) -> Told | None:
+    def told(self, states: TileStates, whole: Node) -> Told | None:
         """What kernels find out of the mask, if it reads anything that tells tiles apart."""
-        if not skips.any:
+        if not states.any:
             return None
-        found = intervals.condition(whole, skips.known)
+        found = intervals.condition(whole, states.known)
         notes = []
-        for leaf in skips.tellers:
+        for leaf in states.tellers:
             value = self.replaced(Node("input", leaf.index, leaf.input.name, leaf.input.dtype))
             number = _of("where", value, 1, 0) if value.type == "bool" else value
-            extent = skips.reader.extent(leaf)
+            extent = states.reader.extent(leaf)
             steps: dict[Side, int] = {side: 1 for side in _SIDES.values() if side in extent}
-            if leaf in skips.blocks:
+            if leaf in states.blocks:
                 steps = {_SIDES[axis.kind]: int(axis.per) for axis in leaf.input.axes if axis.kind in _SIDES}
             notes.append(Note(leaf.name, steps, number))
-        return Told(tuple(notes), self.replaced(found.most), self.replaced(found.least), skips.ranged)
+        return Told(tuple(notes), self.replaced(found.most), self.replaced(found.least), states.ranged)
 
     def _place(self, name: str) -> None:
         if name in ("h", "head"):

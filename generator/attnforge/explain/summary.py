@@ -15,7 +15,7 @@ from ..plan import loops, plan
 from ..plan.leaf import Side
 from ..plan.plan import Argument
 from ..plan.statements import label
-from ..plan.tile_states import Skips
+from ..plan.tile_states import TileStates
 from ..printing.spec_text import plain, source
 from ..tiling import ranges
 
@@ -192,7 +192,7 @@ def tiles(spec: Spec) -> Section:
 
 def telling(spec: Spec) -> tuple[str, ...]:
     """The inputs whose values rule out tiles in a call."""
-    return tuple(dict.fromkeys(leaf.input.name for leaf in Skips(spec, "q").tellers))
+    return tuple(dict.fromkeys(leaf.input.name for leaf in TileStates(spec, "q").tellers))
 
 
 def _undecided(spec: Spec) -> list[str]:

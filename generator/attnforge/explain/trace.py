@@ -46,7 +46,7 @@ def lines(spec: Spec, text: str) -> list[frozenset[int]]:
 def _marks(spec: Spec) -> list[_Marks]:
     marks = [_Marks() for _ in (*spec.masks, *spec.scores)]
     planned = plan.build(spec)
-    for view in (planned.by_query, planned.by_key, *(pair.view for pair in planned.faces.pairs)):
+    for view in (planned.by_query, planned.by_key, *(pair.view for pair in planned.signatures.pairs)):
         texts = [statement.value for statement in (*view.keep[: len(spec.masks)], *view.score)]
         nodes = [*(mask.keep for mask in spec.masks), *(score.score for score in spec.scores)]
         for mark, text, node in zip(marks, texts, nodes, strict=True):
@@ -60,8 +60,8 @@ def _marks(spec: Spec) -> list[_Marks]:
                 slope.text for slope in slopes if slope.text
             }
             mark.names |= {name for total, _ in term.sums for name in (total.name, f"{total.name}_ptr")}
-    for skips in (planned.key_skips, planned.query_skips):
-        for mark, state in zip(marks, skips.states if skips else (), strict=False):
+    for states in (planned.key_states, planned.query_states):
+        for mark, state in zip(marks, states.conditions if states else (), strict=False):
             mark.values |= {_syntax(statement.value) for statement in state}
     whole = _range_ends(spec)
     for i, mark in enumerate(marks[: len(spec.masks)]):

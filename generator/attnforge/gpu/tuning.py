@@ -132,8 +132,8 @@ class Search:
     @property
     def kernels(self) -> tuple[str, ...]:
         """The kernels whose tiles are searched."""
-        faces = {kernel.name for kernel in self.planned.faces.kernels}
-        return tuple(kernel for kernel in tiles.KERNELS if kernel in faces)
+        found = {kernel.name for kernel in self.planned.signatures.kernels}
+        return tuple(kernel for kernel in tiles.KERNELS if kernel in found)
 
     def size(self, kernel: str) -> int:
         """The head size whose row of the table serves these."""
@@ -201,9 +201,9 @@ def _examined(wanted: tuple[str, Tile]) -> Trial:
     kernel, tile = wanted
     arch, target = _target
     cases = compile.written(_search.planned, _search.folder, _search.sizes.head_dim, _search.sizes.dtype)
-    face = next(face for face in cases.planned.faces.kernels if face.name == kernel)
+    signature = next(one for one in cases.planned.signatures.kernels if one.name == kernel)
     try:
-        made = compile.measured(cases.case(face, tile), target)
+        made = compile.measured(cases.case(signature, tile), target)
     except compile.NotCompiled as error:
         return Trial(tile, why=f"does not compile: {error}")
     trial = Trial(tile, made, refusal(made, arch))

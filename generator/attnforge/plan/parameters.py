@@ -40,7 +40,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel's face; `step` are the parameters of the function that handles one tile."""
+    """A kernel's signature; `step` are the parameters of the function that handles one tile."""
 
     name: str
     parts: tuple[Parameter, ...]

@@ -20,9 +20,9 @@ from .loops import Walk
 from .parameters import Kernel
 from .positions import ENDS_TOGETHER, Positions
 from .score_terms import Sum, View
-from .signatures import Faces
+from .signatures import Signatures
 from .storage import Storage
-from .tile_states import Skips
+from .tile_states import TileStates
 
 
 @dataclass(frozen=True)
@@ -83,11 +83,11 @@ class Plan:
     arguments: tuple[Argument, ...]
     by_query: View  # the terms as kernels read them whose programs own queries
     by_key: View  # the terms as kernels read them whose programs own keys
-    faces: Faces
+    signatures: Signatures
     keys: Walk
     queries: Walk
-    key_skips: Skips | None  # how programs that own queries skip tiles by what the call gives
-    query_skips: Skips | None
+    key_states: TileStates | None  # how programs that own queries skip tiles by what the call gives
+    query_states: TileStates | None
     helpers: tuple[str, ...]
     tuned: tuple[tiles.Row, ...]  # of this variant alone
     tables: tiles.Tables
@@ -135,7 +135,7 @@ class Plan:
     @cached_property
     def learned(self) -> tuple[Reduction, ...]:
         """The inputs that get a gradient."""
-        sums = (*self.by_query.learned, *self.by_key.learned, *(Sum(pair.leaf) for pair in self.faces.pairs))
+        sums = (*self.by_query.learned, *self.by_key.learned, *(Sum(pair.leaf) for pair in self.signatures.pairs))
         found = []
         for given in self.spec.inputs:
             if given.grad:
@@ -147,7 +147,7 @@ class Plan:
     @property
     def watched(self) -> tuple[Walk, ...]:
         """The walks that suites hold against the mask by themselves: those that lengths and numbers tell all of."""
-        if self.keys.whole or (self.key_skips and self.key_skips.ranged):
+        if self.keys.whole or (self.key_states and self.key_states.ranged):
             return ()
         walks = {"k": self.keys, "q": self.queries}
         rendered = (walk for side, walk in walks.items() if side in self.spec.algorithm.walks)
@@ -164,8 +164,8 @@ class Plan:
         by_head = {"h", *statements.targets(self.by_key.loads("head"))}
         if by_head & statements.reads(self.by_key.narrowed):
             return False
-        if self.query_skips:
-            return self.query_skips.ranged and not self.query_skips.per_head
+        if self.query_states:
+            return self.query_states.ranged and not self.query_states.per_head
         return len(self.queries.ends) == 1 and not by_head & set(self.queries.parameters)
 
     # -- the host ------------------------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ class Plan:
     @property
     def prepared(self) -> tuple[str, ...]:
         """What the forward pass works out of its arguments before it attends, beside turned queries and keys."""
-        return (*self.faces.sums, *(x.ranges for x in self.faces.ranged))
+        return (*self.signatures.sums, *(x.ranges for x in self.signatures.ranged))
 
     @property
     def kept(self) -> tuple[str, ...]:
@@ -230,7 +230,7 @@ class Plan:
 
     def _groups(self, heads: str, own: Side, walked: str) -> str:
         """Text of a grid of heads and of tiles of one side, whose programs walk along tensors."""
-        return f"_in_groups({heads}, {self.faces.tiles(own)}, {walked})"
+        return f"_in_groups({heads}, {self.signatures.tiles(own)}, {walked})"
 
     @property
     def buffers(self) -> tuple[str, ...]:
@@ -249,14 +249,14 @@ class Plan:
         """The parts of the backward pass."""
         by_columns = self._groups(f"{self.storage.sequences} * k.shape[-2]", "k", "q, dout")
         return (
-            self._pass(self.faces.dq, self.by_query, {0: ("dq", "q")}, self.grid),
-            self._pass(self.faces.dkv, self.by_key, {1: ("dk", "k"), 2: ("dv", "v")}, by_columns),
+            self._pass(self.signatures.dq, self.by_query, {0: ("dq", "q")}, self.grid),
+            self._pass(self.signatures.dkv, self.by_key, {1: ("dk", "k"), 2: ("dv", "v")}, by_columns),
             *(
                 self._pass(
                     pair.kernel, pair.view, {},
-                    f"({pair.batches} * {pair.heads}, {self.faces.tiles('q')}, {self.faces.tiles('k')})",
+                    f"({pair.batches} * {pair.heads}, {self.signatures.tiles('q')}, {self.signatures.tiles('k')})",
                 )
-                for pair in self.faces.pairs
+                for pair in self.signatures.pairs
             ),
         )  # fmt: skip
 
@@ -272,7 +272,7 @@ class Plan:
     @property
     def storage(self) -> Storage:
         """How rows stand in the tensors of a call."""
-        return self.faces.storage
+        return self.signatures.storage
 
     def _pass(self, kernel: Kernel, view: View, made: dict[int, tuple[str, str]], grid: str) -> Pass:
         places = {s: 3 + i for i, r in enumerate(self.learned) for s in r.sums}
@@ -285,10 +285,10 @@ class Plan:
             only = f" if wanted[{places[s]}]{' and dlse is not None' if s in idle else ''} else None"
             entries = f", {math.prod(s.leaf.input.sizes)}" if form == "entry" else ""
             if form == "pair":
-                pair = next(p for p in self.faces.pairs if p.leaf == s.leaf)
+                pair = next(p for p in self.signatures.pairs if p.leaf == s.leaf)
                 lines.append(f"{s.name} = lse.new_empty({pair.batches}, {pair.heads}, q.shape[1], k.shape[1])")
             elif tie is None:
-                shape = f"{self.storage.sequences}, q.shape[-2], {self.faces.tiles('q')}{entries}"
+                shape = f"{self.storage.sequences}, q.shape[-2], {self.signatures.tiles('q')}{entries}"
                 partial.append((s.name, f"lse.new_zeros({shape}){only}"))
             else:
                 # a token that no query stands at keeps a gradient of 0, as does what no packed sequence has
@@ -299,7 +299,7 @@ class Plan:
                 lines.append(f"{s.name} = lse.new_{kind}({self.storage.heads}, {count}{entries}){only}")
         lines += [f"{name} = None" for name, _ in partial]
         # the first one makes delta, which the others read
-        condition = "" if kernel is self.faces.dq else " or ".join(f"wanted[{i}]" for i in wanted)
+        condition = "" if kernel is self.signatures.dq else " or ".join(f"wanted[{i}]" for i in wanted)
         return Pass(kernel, grid, condition, tuple(lines), tuple(partial))
 
 
@@ -307,28 +307,28 @@ def build(spec: Spec) -> Plan:
     """Works out all that the templates print."""
     by_query = View(running_sums.in_kernels(spec, "q"), "q")
     by_key = View(running_sums.in_kernels(spec, "k"), "k", spec.algorithm.whole_head)
-    faces = Faces(spec, by_query, by_key)
-    views = (by_query, by_key, *(pair.view for pair in faces.pairs))
-    key_skips, query_skips = (found if (found := Skips(spec, side)).any else None for side in SIDES)
+    signatures = Signatures(spec, by_query, by_key)
+    views = (by_query, by_key, *(pair.view for pair in signatures.pairs))
+    key_states, query_states = (found if (found := TileStates(spec, side)).any else None for side in SIDES)
     helpers = {name for view in views for name in view.helpers} | set(loops.helpers(spec))
-    helpers |= {name for skips in (key_skips, query_skips) if skips for name in skips.helpers}
+    helpers |= {name for states in (key_states, query_states) if states for name in states.helpers}
     tuned = tiles.tuned(spec.path)
     given = tiles.tables(by_query.weight, spec.packed, spec.algorithm.name).tuned(tuned)
 
     def also(table: tiles.Table) -> tiles.Table:
         kept = table if spec.algorithm.backward else {"forward": table["forward"]}
-        return kept | {pair.kernel.name: table["backward_dkv"] for pair in faces.pairs}
+        return kept | {pair.kernel.name: table["backward_dkv"] for pair in signatures.pairs}
 
     return Plan(
         spec,
         tuple(_arguments(spec)),
         by_query,
         by_key,
-        faces,
-        loops.build(spec, "k", told=key_skips is not None),
-        loops.build(spec, "q", told=query_skips is not None),
-        key_skips,
-        query_skips,
+        signatures,
+        loops.build(spec, "k", told=key_states is not None),
+        loops.build(spec, "q", told=query_states is not None),
+        key_states,
+        query_states,
         tuple(sorted(helpers)),
         tuned,
         tiles.Tables({arch: also(table) for arch, table in given.half.items()}, also(given.single)),

@@ -1,4 +1,4 @@
-"""The kernels' faces: what each takes, and what the host gives it. Written once, printed at definitions and calls."""
+"""The kernels' signatures: what each takes, and what the host gives it, for definitions and calls alike."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from functools import cached_property
 from . import statements
 from .leaf import SIDES, Leaf, Side
 from .parameters import Kernel, Parameter
-from .pieces import TILED, Pieces
 from .score_terms import View
-from .tile_states import Skips
+from .shared_parameters import TILED, SharedParameters
+from .tile_states import TileStates
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Faces(Pieces):
-    """The faces of a variant's kernels."""
+class Signatures(SharedParameters):
+    """The signatures of a variant's kernels."""
 
     by_query: View
     by_key: View
@@ -298,34 +298,34 @@ class Faces(Pieces):
     def bounds(self) -> Kernel | None:
         """The extremes, for each tile, of what masks read along queries and along keys."""
         notes = tuple(self._notes(written=True))
-        return Kernel("bounds", (*notes, *self._told(Skips(self.spec, "q").noting_names))) if notes else None
+        return Kernel("bounds", (*notes, *self._told(TileStates(self.spec, "q").noting_names))) if notes else None
 
     @cached_property
-    def ranged(self) -> tuple[Skips, ...]:
+    def ranged(self) -> tuple[TileStates, ...]:
         """The sides whose programs find the ranges of tiles that they need worked out."""
-        both = (Skips(self.spec, side) for side in SIDES)
-        return tuple(skips for skips in both if skips.any and skips.ranged and skips.walked)
+        both = (TileStates(self.spec, side) for side in SIDES)
+        return tuple(states for states in both if states.any and states.ranged and states.walked)
 
     @cached_property
     def ranges(self) -> Kernel | None:
         """The parts of keys that each part of queries needs, and the other way round."""
         made = [Parameter(f"{x.ranges}_ptr", "*i32", x.ranges, written=True) for x in self.ranged]
-        told = self._told(Skips(self.spec, "q").telling_names)
+        told = self._told(TileStates(self.spec, "q").telling_names)
         return Kernel("ranges", (*made, *self._notes(), *told)) if made else None
 
     def _told(self, named: set[str]) -> Iterable[Parameter]:
         """What a small kernel takes that looks at the masks alone, and names these."""
-        skips = Skips(self.spec, "q")
-        yield from (p for p in self._sizes(scale=False) if p.name != "Hq" or skips.per_head)
-        yield from (p for p in self._given(skips.reader) if p.name in named)
+        states = TileStates(self.spec, "q")
+        yield from (p for p in self._sizes(scale=False) if p.name != "Hq" or states.per_head)
+        yield from (p for p in self._given(states.reader) if p.name in named)
         if "kv_h" in named:
             yield from self._constants("GROUP")
         yield from self._constants("BLOCK_M", "BLOCK_N")
 
     def _notes(self, *, written: bool = False) -> Iterable[Parameter]:
         """Where the extremes of tiles stand."""
-        skips = Skips(self.spec, "q")
-        sides = [side for side in SIDES if skips.noted(side)]
+        states = TileStates(self.spec, "q")
+        sides = [side for side in SIDES if states.noted(side)]
         for side in sides:
             yield Parameter(f"{side}_bounds_ptr", "*i32", f"{side}_bounds", written=written)
         for side in SIDES if sides else ():
@@ -333,12 +333,12 @@ class Faces(Pieces):
 
     def _skipped(self, side: Side) -> Iterable[Parameter]:
         """What tells the tiles to skip: their range, or the notes that tell the state of each."""
-        skips = Skips(self.spec, side)
-        if not (skips.any and skips.ranged):
+        states = TileStates(self.spec, side)
+        if not (states.any and states.ranged):
             yield from self._notes()
             return
-        yield Parameter(f"{skips.ranges}_ptr", "*i32", skips.ranges)
-        yield Parameter(f"{side}_parts", "i32", f"{skips.ranges}.shape[1]")
+        yield Parameter(f"{states.ranges}_ptr", "*i32", states.ranges)
+        yield Parameter(f"{side}_parts", "i32", f"{states.ranges}.shape[1]")
 
     def _summed(self, view: View) -> Iterable[Parameter]:
         """How many rows a head has in the gradients that a kernel of packed sequences writes row by row."""

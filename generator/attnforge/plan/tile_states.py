@@ -25,7 +25,7 @@ _ZERO = Node("num", (), 0, "int")
 
 
 @dataclass(frozen=True)
-class Skips:
+class TileStates:
     """How the programs that own tiles of one side tell the states of the other side's tiles."""
 
     spec: Spec
@@ -101,8 +101,8 @@ class Skips:
         return {name for side in ranged for name in (*targets(side.telling), *reads(side.telling), *side.parameters)}
 
     @property
-    def _sides(self) -> tuple[Skips, Skips]:
-        return self, Skips(self.spec, "k" if self.own == "q" else "q")
+    def _sides(self) -> tuple[TileStates, TileStates]:
+        return self, TileStates(self.spec, "k" if self.own == "q" else "q")
 
     @property
     def per_head(self) -> bool:
@@ -144,7 +144,7 @@ class Skips:
         return tuple(sharing.share(list(found), f"state{i}_") for i, found in enumerate(ends))
 
     @cached_property
-    def states(self) -> tuple[tuple[Statement, ...], ...]:
+    def conditions(self) -> tuple[tuple[Statement, ...], ...]:
         """For each mask what makes of a tile's extremes `some` and `every`: whether it shows anything, and all."""
         found = []
         for mask, (shared, (every, some)) in zip(self.spec.masks, self._shared, strict=True):
@@ -176,7 +176,7 @@ class Skips:
     def parameters(self) -> tuple[str, ...]:
         """What the function takes beside the tiles in question and their size."""
         other: Side = "k" if self.own == "q" else "q"
-        states = (statement for found in self.states for statement in found)
+        states = (statement for found in self.conditions for statement in found)
         named = reads((*states, *self.extremes, *self.notes(other)))
         named |= {"k_len"} if self.own == "q" else {"q_len", "k_len"}
         made = {f"{leaf.name}_{end}" for leaf in (*self.noted(other), *self.blocks) for end in ("least", "most")}

@@ -30,8 +30,8 @@ _CONSTANTS = {
 
 
 @dataclass(frozen=True)
-class Pieces:
-    """The pieces of a variant's faces."""
+class SharedParameters:
+    """The parameters that kernels of a variant share."""
 
     spec: Spec
 

@@ -42,13 +42,13 @@ style: $(STAMP)
 	$(BIN)/mypy
 
 quick: style
-	$(BIN)/python -m pytest -n $(WORKERS) tests -m 'not slow'
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests -m 'not slow'
 
 test: style
 	$(BIN)/attnforge render specs/*.yaml --check
-	$(BIN)/python -m pytest -n $(WORKERS) tests
-	$(BIN)/python -m pytest -n $(WORKERS) generated -k test_values
-	$(BIN)/python -m pytest -n $(WORKERS) $(CORE:%=generated/%) -k 'not test_values'
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal generated -k test_values
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(CORE:%=generated/%) -k 'not test_values'
 
 # SETS="variants rope" measures these alone; JOBS=16 compiles first, in as many processes
 bench:
@@ -71,10 +71,10 @@ $(NEWEST)/.installed: pyproject.toml constraints.txt
 	touch $@
 
 floor-test: $(FLOOR)/.installed
-	$(FLOOR)/bin/python -m pytest -n $(WORKERS) $(SMALL)
+	$(FLOOR)/bin/python -m pytest -n $(WORKERS) --dist worksteal $(SMALL)
 
 newest-test: $(NEWEST)/.installed
-	$(NEWEST)/bin/python -m pytest -n $(WORKERS) $(SMALL)
+	$(NEWEST)/bin/python -m pytest -n $(WORKERS) --dist worksteal $(SMALL)
 
 clean:
 	rm -rf $(VENV) $(FLOOR) $(NEWEST) build dist

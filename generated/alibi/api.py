@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b944435c5c5323aa
-#   text hash     2f65a35475ebdecb
+#   content hash  0c237e28220f80e3
+#   text hash     6a81a02637989066
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b944435c5c5323aa
-#   text hash     1cb7a68d8475005d
+#   content hash  0c237e28220f80e3
+#   text hash     bb6fede03106e30d
 #   render with   attnforge render specs/alibi.yaml
 """The kernels: Causal attention with linear biases, one slope a head.
 

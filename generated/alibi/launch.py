@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b944435c5c5323aa
-#   text hash     fc79710027ab55a3
+#   content hash  0c237e28220f80e3
+#   text hash     ad97c80a34780861
 #   render with   attnforge render specs/alibi.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b944435c5c5323aa
-#   text hash     7c5d85b97919320e
+#   content hash  0c237e28220f80e3
+#   text hash     1af95f104f5bd94a
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b944435c5c5323aa
-#   text hash     6727f25c800263d7
+#   content hash  0c237e28220f80e3
+#   text hash     fb148587bd2c9c7b
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  8d2be82dc40c9c75
-#   text hash     d7b59fb841fe8837
+#   content hash  9259dc949df00933
+#   text hash     729871cad16c8421
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  8d2be82dc40c9c75
-#   text hash     873bcf14b50c4889
+#   content hash  9259dc949df00933
+#   text hash     5441b1fc4ea8d2aa
 #   render with   attnforge render specs/bigbird.yaml
 """The kernels: A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  8d2be82dc40c9c75
-#   text hash     52a4af21778d3521
+#   content hash  9259dc949df00933
+#   text hash     dea1a6a3422ebeae
 #   render with   attnforge render specs/bigbird.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  8d2be82dc40c9c75
-#   text hash     6573c837f79ba673
+#   content hash  9259dc949df00933
+#   text hash     db03cfc5d9731bc6
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

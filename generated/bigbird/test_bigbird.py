@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  8d2be82dc40c9c75
-#   text hash     ce30ad23a96f3867
+#   content hash  9259dc949df00933
+#   text hash     aef3445cb19e945c
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  dc327c99d8032462
-#   text hash     ab94d480adc0cceb
+#   content hash  3dec5ab074f3c9ff
+#   text hash     30ec7e64724694d2
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

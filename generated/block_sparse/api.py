@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  dc327c99d8032462
-#   text hash     c2082dd308b71e7f
+#   content hash  3dec5ab074f3c9ff
+#   text hash     93ca248c2eb5b18e
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  dc327c99d8032462
-#   text hash     4137c1c5343c87d0
+#   content hash  3dec5ab074f3c9ff
+#   text hash     77f279d23b4098a9
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernels: Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  dc327c99d8032462
-#   text hash     08cf2caa109de0a6
+#   content hash  3dec5ab074f3c9ff
+#   text hash     a46d46060fc9576a
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  dc327c99d8032462
-#   text hash     71b6b5ae2c39b6a4
+#   content hash  3dec5ab074f3c9ff
+#   text hash     a16b2ee5f36cc27f
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

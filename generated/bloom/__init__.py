@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  edaff5f6c37fba3d
-#   text hash     19e87bd424250251
+#   content hash  56349d6f8701055a
+#   text hash     c6dcff7230341e1a
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

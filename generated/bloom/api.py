@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  edaff5f6c37fba3d
-#   text hash     30f5445f7cfc859e
+#   content hash  56349d6f8701055a
+#   text hash     e39d74ab67eff573
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  edaff5f6c37fba3d
-#   text hash     849abed1af3c9ca7
+#   content hash  56349d6f8701055a
+#   text hash     70beaf80de99143a
 #   render with   attnforge render specs/bloom.yaml
 """The kernels: Causal attention with linear biases and as many key heads as query heads.
 

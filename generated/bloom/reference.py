@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  edaff5f6c37fba3d
-#   text hash     fca9b74dee3b1b45
+#   content hash  56349d6f8701055a
+#   text hash     9cfeafd1bb33e407
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

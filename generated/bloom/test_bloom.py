@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  edaff5f6c37fba3d
-#   text hash     dc1b8fa6d9b6c842
+#   content hash  56349d6f8701055a
+#   text hash     c7f9359676908b6f
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d9938a1d054d70ed
-#   text hash     edfff0faa8c952cb
+#   content hash  2f6b792ee51826da
+#   text hash     3a804d2ef6fac3d1
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d9938a1d054d70ed
-#   text hash     29deb22f4216e037
+#   content hash  2f6b792ee51826da
+#   text hash     fef6d9c6c638a103
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d9938a1d054d70ed
-#   text hash     6dbec5e6d85bccbb
+#   content hash  2f6b792ee51826da
+#   text hash     172a8662668f944d
 #   render with   attnforge render specs/causal.yaml
 """The kernels: Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d9938a1d054d70ed
-#   text hash     c6ac3246644cf8ae
+#   content hash  2f6b792ee51826da
+#   text hash     5a0500f0dce3fa55
 #   render with   attnforge render specs/causal.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

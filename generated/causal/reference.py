@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d9938a1d054d70ed
-#   text hash     b3b0c400f619b1ba
+#   content hash  2f6b792ee51826da
+#   text hash     528cd7da09db410e
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d9938a1d054d70ed
-#   text hash     406b6803f41da6dc
+#   content hash  2f6b792ee51826da
+#   text hash     19ac6d91523a6d3f
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

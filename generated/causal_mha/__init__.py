@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  955b0f9ca6dae087
-#   text hash     2fca152c2a726623
+#   content hash  9ee981e473024ab9
+#   text hash     de336f3f2f5cbaac
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  955b0f9ca6dae087
-#   text hash     61b8375cbfb70fa7
+#   content hash  9ee981e473024ab9
+#   text hash     39163a9a60d88ec1
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernels: Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  955b0f9ca6dae087
-#   text hash     2e98c28c5a65bf6a
+#   content hash  9ee981e473024ab9
+#   text hash     9aeb307721eadead
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  955b0f9ca6dae087
-#   text hash     f3b0aff1411f854d
+#   content hash  9ee981e473024ab9
+#   text hash     ea766612d4a9b776
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

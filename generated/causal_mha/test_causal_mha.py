@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  955b0f9ca6dae087
-#   text hash     0933565bf3b63ec3
+#   content hash  9ee981e473024ab9
+#   text hash     6287052950d4ee44
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  63792428d5927b25
-#   text hash     df3b146098438c1f
+#   content hash  3e866e0c44bc6ded
+#   text hash     49552dc15c00455c
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  63792428d5927b25
-#   text hash     2abe719aee69a664
+#   content hash  3e866e0c44bc6ded
+#   text hash     01d0858d9cec6641
 #   render with   attnforge render specs/cross.yaml
 """The kernels: Attention from a decoder to all of an encoder's outputs.
 

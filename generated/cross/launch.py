@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  63792428d5927b25
-#   text hash     22ddf7228ade1800
+#   content hash  3e866e0c44bc6ded
+#   text hash     b32c7ff97bcaa7fd
 #   render with   attnforge render specs/cross.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  63792428d5927b25
-#   text hash     b98ea78e9bb520a4
+#   content hash  3e866e0c44bc6ded
+#   text hash     8a1c162e5b70258a
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

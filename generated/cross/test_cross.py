@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  63792428d5927b25
-#   text hash     49d7f5830beb910a
+#   content hash  3e866e0c44bc6ded
+#   text hash     e728b8e75d86bf25
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  22d9278958e49cf4
-#   text hash     9c76f72d007acae4
+#   content hash  955c00718abc75ea
+#   text hash     71751d843d741b22
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  22d9278958e49cf4
-#   text hash     719007f9c7e7140c
+#   content hash  955c00718abc75ea
+#   text hash     89aa7d058d81e2a3
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  7be6bea10fbffd94
-#   text hash     0f097edb2020a7b2
+#   content hash  3d615a145d22fdc0
+#   text hash     aac96bff290ce8a2
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

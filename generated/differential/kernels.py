@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  7be6bea10fbffd94
-#   text hash     15d1f0e951a9e514
+#   content hash  3d615a145d22fdc0
+#   text hash     eae6aa1b9ca8d351
 #   render with   attnforge render specs/differential.yaml
 """The kernels: One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  7be6bea10fbffd94
-#   text hash     38e6f588b38227f0
+#   content hash  3d615a145d22fdc0
+#   text hash     028258d41dc19f5f
 #   render with   attnforge render specs/differential.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  7be6bea10fbffd94
-#   text hash     238714f8d9389cd2
+#   content hash  3d615a145d22fdc0
+#   text hash     83bdf75c6d32c843
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

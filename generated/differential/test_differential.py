@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  7be6bea10fbffd94
-#   text hash     075699d6a6e482c5
+#   content hash  3d615a145d22fdc0
+#   text hash     0827eaf46aab134e
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f7de168217b4438c
-#   text hash     ea7116880fd1b2c1
+#   content hash  3b3beb05732586be
+#   text hash     452beebbc69de6c0
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f7de168217b4438c
-#   text hash     4e50c606f37b277f
+#   content hash  3b3beb05732586be
+#   text hash     03a467bfd5d2952d
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernels: Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f7de168217b4438c
-#   text hash     42c4b70a1178a69e
+#   content hash  3b3beb05732586be
+#   text hash     cd897e9f3c8b4497
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f7de168217b4438c
-#   text hash     6634d528b23a538f
+#   content hash  3b3beb05732586be
+#   text hash     6b4e199afd377ea2
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

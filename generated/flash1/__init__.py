@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  279439f3b06b3613
-#   text hash     5e9e8f7b3075e229
+#   content hash  541af1538b1d904a
+#   text hash     61393210d96dbec4
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

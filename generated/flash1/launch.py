@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  279439f3b06b3613
-#   text hash     f9772255e84527c2
+#   content hash  541af1538b1d904a
+#   text hash     acd571f1a40c8589
 #   render with   attnforge render specs/flash1.yaml
 """Launches the kernels as operators that PyTorch can compile."""
 

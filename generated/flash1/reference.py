@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  279439f3b06b3613
-#   text hash     a120c6239eacbd69
+#   content hash  541af1538b1d904a
+#   text hash     b2286fdaa48e8e35
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

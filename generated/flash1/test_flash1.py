@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  279439f3b06b3613
-#   text hash     d7185fa05a31d68a
+#   content hash  541af1538b1d904a
+#   text hash     cdf09903281e75ce
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  a28d9c47eeac692c
-#   text hash     d7ae487acf4a9729
+#   content hash  3acbbe2960f2f02a
+#   text hash     41952af376d18572
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  a28d9c47eeac692c
-#   text hash     42bd06dafe590b72
+#   content hash  3acbbe2960f2f02a
+#   text hash     fd8983326c9b8fe6
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The kernels: The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  a28d9c47eeac692c
-#   text hash     7b744cafa0410fb2
+#   content hash  3acbbe2960f2f02a
+#   text hash     5e1f4c688a46b837
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Launches the kernels as operators that PyTorch can compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  a28d9c47eeac692c
-#   text hash     ee41b59350f14324
+#   content hash  3acbbe2960f2f02a
+#   text hash     28f352f6b7e5dfd7
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

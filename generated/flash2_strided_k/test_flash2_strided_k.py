@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  a28d9c47eeac692c
-#   text hash     be5298edc942c34a
+#   content hash  3acbbe2960f2f02a
+#   text hash     d267d3065a9fe6e4
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  432e389d22a76e5e
-#   text hash     6921ebde8df9274a
+#   content hash  082dc10cd015e0ee
+#   text hash     6341bc6caba7c53e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

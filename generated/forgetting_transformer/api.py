@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  432e389d22a76e5e
-#   text hash     e76da4ad4915ee49
+#   content hash  082dc10cd015e0ee
+#   text hash     e0ef71f79b902db5
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  432e389d22a76e5e
-#   text hash     69b773efc25afb04
+#   content hash  082dc10cd015e0ee
+#   text hash     da9d68c589b408ec
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The kernels: Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  432e389d22a76e5e
-#   text hash     e4af9f2530950b8e
+#   content hash  082dc10cd015e0ee
+#   text hash     e134a9f693cfa300
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  432e389d22a76e5e
-#   text hash     b7fc7e755a728d32
+#   content hash  082dc10cd015e0ee
+#   text hash     fd25c8f3ad9ce190
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  51302076f05cf543
-#   text hash     7f8fe957ba228259
+#   content hash  e311cee159317c72
+#   text hash     29bd0650dca339d2
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  51302076f05cf543
-#   text hash     a92276c7a9853400
+#   content hash  e311cee159317c72
+#   text hash     792503cba0d27886
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

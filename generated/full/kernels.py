@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  51302076f05cf543
-#   text hash     355fe3ca5b970abc
+#   content hash  e311cee159317c72
+#   text hash     dd502f59c57bf2ad
 #   render with   attnforge render specs/full.yaml
 """The kernels: Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  51302076f05cf543
-#   text hash     a016126005d3a0cb
+#   content hash  e311cee159317c72
+#   text hash     db12226919a12fe6
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  51302076f05cf543
-#   text hash     a1e3d1fca514427f
+#   content hash  e311cee159317c72
+#   text hash     82ceb52998c0ebec
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  3ff69028f27cae1d
-#   text hash     6946f8f42fef611a
+#   content hash  dcf4b4b76133c6ba
+#   text hash     238978557bba3c66
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  3ff69028f27cae1d
-#   text hash     4d8f782a2ffe0f95
+#   content hash  dcf4b4b76133c6ba
+#   text hash     dc4a3cb036f65059
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  3ff69028f27cae1d
-#   text hash     83143cf5b1491ad8
+#   content hash  dcf4b4b76133c6ba
+#   text hash     e6a826ce909e943c
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernels: The global layers of Gemma 2, with capped scores.
 

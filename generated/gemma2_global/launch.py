@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  3ff69028f27cae1d
-#   text hash     cbf2ac1078365dde
+#   content hash  dcf4b4b76133c6ba
+#   text hash     1424a2a1c6261590
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

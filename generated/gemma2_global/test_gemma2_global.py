@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  3ff69028f27cae1d
-#   text hash     ba7e3a4f28547936
+#   content hash  dcf4b4b76133c6ba
+#   text hash     e9d7a9fb9dc6ae14
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  91503815f7775fc4
-#   text hash     94e6aefc40bb5b8a
+#   content hash  39e66207d3924e97
+#   text hash     aa6ff383b925a585
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  91503815f7775fc4
-#   text hash     27a5042e7db524b1
+#   content hash  39e66207d3924e97
+#   text hash     347d951ff48f964b
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernels: The local layers of Gemma 2, with a window and capped scores.
 

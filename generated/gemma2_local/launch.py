@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  91503815f7775fc4
-#   text hash     1b64f274c0eb4b89
+#   content hash  39e66207d3924e97
+#   text hash     f4c4ee7fda729bdc
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

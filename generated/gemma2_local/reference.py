@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  91503815f7775fc4
-#   text hash     4cf8b526da30f185
+#   content hash  39e66207d3924e97
+#   text hash     9c82028f6805dbc3
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  91503815f7775fc4
-#   text hash     3da802c42a6c9617
+#   content hash  39e66207d3924e97
+#   text hash     2d10f06f68ba09d2
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

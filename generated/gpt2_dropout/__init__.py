@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6f13aa2a5756dd48
-#   text hash     82c3e47ae9f3d3b0
+#   content hash  9d10b3dd6a898a15
+#   text hash     6066bfb838d651dc
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

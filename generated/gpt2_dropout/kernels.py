@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6f13aa2a5756dd48
-#   text hash     8c01f9f0a35f89f0
+#   content hash  9d10b3dd6a898a15
+#   text hash     bc200b3c1bf495dd
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernels: Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6f13aa2a5756dd48
-#   text hash     ce1acd082cab712d
+#   content hash  9d10b3dd6a898a15
+#   text hash     409876596b26dec0
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

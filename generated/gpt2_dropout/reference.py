@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6f13aa2a5756dd48
-#   text hash     a399b70520730e26
+#   content hash  9d10b3dd6a898a15
+#   text hash     e6779f6788266e62
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6f13aa2a5756dd48
-#   text hash     4ec52b54942d7e5f
+#   content hash  9d10b3dd6a898a15
+#   text hash     e69a4445d563a7c8
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

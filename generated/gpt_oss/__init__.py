@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  43a9b7bf0aca2767
-#   text hash     599e223e3dfc30df
+#   content hash  b3eaf962cbe4a238
+#   text hash     8b81de472ce7a84a
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  43a9b7bf0aca2767
-#   text hash     0b5f938dfeee4dbb
+#   content hash  b3eaf962cbe4a238
+#   text hash     a15b652d3eed72fc
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  43a9b7bf0aca2767
-#   text hash     55f25a9ea53f1438
+#   content hash  b3eaf962cbe4a238
+#   text hash     544b010173948371
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernels: The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  43a9b7bf0aca2767
-#   text hash     525ad94fb9309f4e
+#   content hash  b3eaf962cbe4a238
+#   text hash     b587fd19e335dd66
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

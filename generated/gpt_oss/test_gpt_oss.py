@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  43a9b7bf0aca2767
-#   text hash     a5b2896378934fca
+#   content hash  b3eaf962cbe4a238
+#   text hash     9bf3230baceedf01
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

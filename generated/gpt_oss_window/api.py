@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  1cc81fed6d14e92a
-#   text hash     7e7f61649a72d824
+#   content hash  89cc8c50308982e5
+#   text hash     c6edc052af3aad90
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

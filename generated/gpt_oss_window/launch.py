@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  1cc81fed6d14e92a
-#   text hash     70c9c7f168ffa6bf
+#   content hash  89cc8c50308982e5
+#   text hash     27164a3be584cff2
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

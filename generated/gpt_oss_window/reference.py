@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  1cc81fed6d14e92a
-#   text hash     b874fb9624f6df67
+#   content hash  89cc8c50308982e5
+#   text hash     571f040b19200d90
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

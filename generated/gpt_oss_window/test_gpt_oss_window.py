@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  1cc81fed6d14e92a
-#   text hash     cff0f932fd7bc43c
+#   content hash  89cc8c50308982e5
+#   text hash     b76ab14e6a0a1510
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

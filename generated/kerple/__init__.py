@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  da7846b25c576341
-#   text hash     646c8c7c554369a9
+#   content hash  351277f9da19d759
+#   text hash     c3c6e8c42e1a148c
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  da7846b25c576341
-#   text hash     9098cec78dab7b30
+#   content hash  351277f9da19d759
+#   text hash     ab7754cd071dedc2
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

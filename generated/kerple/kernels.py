@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  da7846b25c576341
-#   text hash     f797204cbf860392
+#   content hash  351277f9da19d759
+#   text hash     1167d62299714ceb
 #   render with   attnforge render specs/kerple.yaml
 """The kernels: Causal attention that falls with the logarithm of the distance, at a learned rate.
 

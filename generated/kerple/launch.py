@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  da7846b25c576341
-#   text hash     39d2a38a87fe7b14
+#   content hash  351277f9da19d759
+#   text hash     9a6b3d5dc5f11275
 #   render with   attnforge render specs/kerple.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  da7846b25c576341
-#   text hash     1cdc606e7d1f01d0
+#   content hash  351277f9da19d759
+#   text hash     365171253fdd28d1
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

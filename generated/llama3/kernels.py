@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  45ed4715c8b8666a
-#   text hash     30ae69b6e750907a
+#   content hash  622cda3ad3d3bc7e
+#   text hash     f27334d06da31369
 #   render with   attnforge render specs/llama3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

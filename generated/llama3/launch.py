@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  45ed4715c8b8666a
-#   text hash     77f012ae852d0a09
+#   content hash  622cda3ad3d3bc7e
+#   text hash     766d4dc76d145b9f
 #   render with   attnforge render specs/llama3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  45ed4715c8b8666a
-#   text hash     b3998490dd55f577
+#   content hash  622cda3ad3d3bc7e
+#   text hash     2ac43898fe82c6f5
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

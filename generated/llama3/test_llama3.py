@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  45ed4715c8b8666a
-#   text hash     6538c616908055d0
+#   content hash  622cda3ad3d3bc7e
+#   text hash     c6ddabf249cc82a2
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  49635e327502028a
-#   text hash     617734a0d835f3a0
+#   content hash  ef06023070952a64
+#   text hash     b796267da5aab1f8
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  49635e327502028a
-#   text hash     8c3506bacd73ac56
+#   content hash  ef06023070952a64
+#   text hash     bec7ba11a857a1af
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernels: Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  49635e327502028a
-#   text hash     ac8136ff6edd3048
+#   content hash  ef06023070952a64
+#   text hash     36a361bf9c6b5ef6
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

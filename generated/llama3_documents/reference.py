@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  49635e327502028a
-#   text hash     beb81107bfdd9a0d
+#   content hash  ef06023070952a64
+#   text hash     4d86e36f744f1248
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

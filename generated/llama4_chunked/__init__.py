@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8f3ac5e9ea0cde33
-#   text hash     7a3cdf1193a566b8
+#   content hash  d3ceb521157bab47
+#   text hash     517f14c24b296dc0
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8f3ac5e9ea0cde33
-#   text hash     9e32c3a131f15142
+#   content hash  d3ceb521157bab47
+#   text hash     430d4e58bceea71a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8f3ac5e9ea0cde33
-#   text hash     62f6dbd8c2ad07b7
+#   content hash  d3ceb521157bab47
+#   text hash     84880c178cebac5f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernels: Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

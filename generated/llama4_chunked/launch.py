@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8f3ac5e9ea0cde33
-#   text hash     93cc7587a55e24ef
+#   content hash  d3ceb521157bab47
+#   text hash     a29fad7d043bb520
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8f3ac5e9ea0cde33
-#   text hash     14e0132510aadea6
+#   content hash  d3ceb521157bab47
+#   text hash     c69af4aa61871045
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

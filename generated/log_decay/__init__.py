@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e7bedf4b10bb4210
-#   text hash     6bc612e851d33713
+#   content hash  122116125e8f8349
+#   text hash     342ee1843cbbeb7d
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

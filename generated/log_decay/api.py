@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e7bedf4b10bb4210
-#   text hash     25d6fe6d5d5d324c
+#   content hash  122116125e8f8349
+#   text hash     4ee9df965cd6d24b
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

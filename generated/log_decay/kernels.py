@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e7bedf4b10bb4210
-#   text hash     114ec477db99c546
+#   content hash  122116125e8f8349
+#   text hash     5312069010d573db
 #   render with   attnforge render specs/log_decay.yaml
 """The kernels: Causal attention that forgets by a decay learned for each token and head.
 

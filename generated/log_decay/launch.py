@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e7bedf4b10bb4210
-#   text hash     866832b31c37c027
+#   content hash  122116125e8f8349
+#   text hash     10fd6b037e79348c
 #   render with   attnforge render specs/log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e7bedf4b10bb4210
-#   text hash     a0abd3308ba94897
+#   content hash  122116125e8f8349
+#   text hash     537d398b946aca48
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

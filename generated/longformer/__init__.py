@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  deb3007abf88e55c
-#   text hash     20f5f8aea94cd1d6
+#   content hash  25fd702cc1ff84c2
+#   text hash     8b065dc326a8d99e
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  deb3007abf88e55c
-#   text hash     a832445bb67bf512
+#   content hash  25fd702cc1ff84c2
+#   text hash     c0bfcaaae473958e
 #   render with   attnforge render specs/longformer.yaml
 """The kernels: A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  deb3007abf88e55c
-#   text hash     946b02a8872f6453
+#   content hash  25fd702cc1ff84c2
+#   text hash     0dabb1ab61dbf9c3
 #   render with   attnforge render specs/longformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  deb3007abf88e55c
-#   text hash     a09f44867bc0ba98
+#   content hash  25fd702cc1ff84c2
+#   text hash     f27510f2e1c5e7fb
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  deb3007abf88e55c
-#   text hash     a6c44ce8ae4c9abd
+#   content hash  25fd702cc1ff84c2
+#   text hash     b0c8762575c1ab1c
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  067286eb7c328365
-#   text hash     b088bad7c7d11b5b
+#   content hash  ffb55a7410934a77
+#   text hash     8be56f2e882ff4b5
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

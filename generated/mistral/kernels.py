@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  067286eb7c328365
-#   text hash     2967da7060fbe8f3
+#   content hash  ffb55a7410934a77
+#   text hash     d55d41ae143fac23
 #   render with   attnforge render specs/mistral.yaml
 """The kernels: Causal attention to the 4096 most recent keys with rotary embedding.
 

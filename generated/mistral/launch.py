@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  067286eb7c328365
-#   text hash     23c033b0897ea186
+#   content hash  ffb55a7410934a77
+#   text hash     b0e2ae40564a1e58
 #   render with   attnforge render specs/mistral.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  067286eb7c328365
-#   text hash     34f10f165f6d70b0
+#   content hash  ffb55a7410934a77
+#   text hash     9d71827314e9f374
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  067286eb7c328365
-#   text hash     6ed2780299cebeb1
+#   content hash  ffb55a7410934a77
+#   text hash     e283c074e2ab5cd9
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

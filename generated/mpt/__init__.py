@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c8d968805b810ade
-#   text hash     1d21a0ff80765417
+#   content hash  988ca9bbb5d096ef
+#   text hash     ec585c9246af2d62
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

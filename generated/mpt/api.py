@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c8d968805b810ade
-#   text hash     57f4ae5a5b9e184e
+#   content hash  988ca9bbb5d096ef
+#   text hash     f8056ec9b48996eb
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

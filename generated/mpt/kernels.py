@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c8d968805b810ade
-#   text hash     dbf041898257b115
+#   content hash  988ca9bbb5d096ef
+#   text hash     c64b8c9059ac0db8
 #   render with   attnforge render specs/mpt.yaml
 """The kernels: Attention with a prefix and linear biases.
 

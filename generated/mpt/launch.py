@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c8d968805b810ade
-#   text hash     e69b1de555009dc3
+#   content hash  988ca9bbb5d096ef
+#   text hash     c852aceae3aab623
 #   render with   attnforge render specs/mpt.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c8d968805b810ade
-#   text hash     c6090334d14ce2fc
+#   content hash  988ca9bbb5d096ef
+#   text hash     36e063cd0d161bca
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  91a4ff9e4788aec5
-#   text hash     8a508f3585bbaa2e
+#   content hash  8daa0115f42e7234
+#   text hash     7785c80e08e79f3e
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

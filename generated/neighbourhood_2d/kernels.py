@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  91a4ff9e4788aec5
-#   text hash     f9274eaf4fad8349
+#   content hash  8daa0115f42e7234
+#   text hash     e224dd032112a6d2
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernels: Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  91a4ff9e4788aec5
-#   text hash     c80553aaadcbe59c
+#   content hash  8daa0115f42e7234
+#   text hash     09a0973816a2803f
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

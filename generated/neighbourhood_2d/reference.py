@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  91a4ff9e4788aec5
-#   text hash     f253e4b589fa6765
+#   content hash  8daa0115f42e7234
+#   text hash     abf626bde5ae1673
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

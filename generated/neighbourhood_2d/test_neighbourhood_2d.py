@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  91a4ff9e4788aec5
-#   text hash     e19c894fc32064a6
+#   content hash  8daa0115f42e7234
+#   text hash     0ffcd9a453dd393c
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

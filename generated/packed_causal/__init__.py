@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  236d3434eb37f7ea
-#   text hash     8be750a06bff0096
+#   content hash  da7ff2d3d8bf3b3d
+#   text hash     b43bc93eead255c6
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  236d3434eb37f7ea
-#   text hash     9e96fbf105fe12fa
+#   content hash  da7ff2d3d8bf3b3d
+#   text hash     4d40a9020a643538
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  236d3434eb37f7ea
-#   text hash     c18978964333fb6f
+#   content hash  da7ff2d3d8bf3b3d
+#   text hash     7c07c5d82cacd5b3
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernels: Causal attention for sequences packed into one tensor.
 

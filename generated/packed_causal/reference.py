@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  236d3434eb37f7ea
-#   text hash     ad960ac521ff515b
+#   content hash  da7ff2d3d8bf3b3d
+#   text hash     00d361b424abad00
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

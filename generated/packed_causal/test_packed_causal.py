@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  236d3434eb37f7ea
-#   text hash     a06e80ede8c992d1
+#   content hash  da7ff2d3d8bf3b3d
+#   text hash     2eaa62c97396b597
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

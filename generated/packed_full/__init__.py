@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  cee3d97e3f34620f
-#   text hash     50c23518344d27e5
+#   content hash  578aed49615b839f
+#   text hash     d8c717e9159ce714
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

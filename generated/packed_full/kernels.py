@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  cee3d97e3f34620f
-#   text hash     31f84296e9e1854f
+#   content hash  578aed49615b839f
+#   text hash     0188da650c511d7f
 #   render with   attnforge render specs/packed_full.yaml
 """The kernels: Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  cee3d97e3f34620f
-#   text hash     7c9b697d13435cd8
+#   content hash  578aed49615b839f
+#   text hash     e29a97cf31f697b9
 #   render with   attnforge render specs/packed_full.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  cee3d97e3f34620f
-#   text hash     413acd794e751c68
+#   content hash  578aed49615b839f
+#   text hash     20947426fef18b3c
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  cee3d97e3f34620f
-#   text hash     7e75930c44fd3e33
+#   content hash  578aed49615b839f
+#   text hash     cf9f21f6912f7aca
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  291d53cdb8063821
-#   text hash     2cb892f18175d411
+#   content hash  9bf0086be39a47c9
+#   text hash     dcfc5397ab40b2f3
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

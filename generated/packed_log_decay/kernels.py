@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  291d53cdb8063821
-#   text hash     c52bcffacbd7fc4f
+#   content hash  9bf0086be39a47c9
+#   text hash     dc7d7d5afa19f1b6
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The kernels: Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

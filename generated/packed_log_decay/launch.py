@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  291d53cdb8063821
-#   text hash     17b45e9434a356f9
+#   content hash  9bf0086be39a47c9
+#   text hash     848739e4bdaadc31
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  291d53cdb8063821
-#   text hash     8bc23877cdbe3106
+#   content hash  9bf0086be39a47c9
+#   text hash     d9a079607f609a87
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

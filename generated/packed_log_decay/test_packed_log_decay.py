@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  291d53cdb8063821
-#   text hash     f190cd8c701500a9
+#   content hash  9bf0086be39a47c9
+#   text hash     61935bf03e73f0da
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  907dc015eedc7c9a
-#   text hash     17eb64500dde4972
+#   content hash  3ccc3bd8580b0218
+#   text hash     e96af8d850dfae75
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

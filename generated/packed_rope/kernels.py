@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  907dc015eedc7c9a
-#   text hash     d84af71b9ef31d36
+#   content hash  3ccc3bd8580b0218
+#   text hash     b724e0c64997bfb8
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernels: Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  907dc015eedc7c9a
-#   text hash     f0335ae856c8eb99
+#   content hash  3ccc3bd8580b0218
+#   text hash     9e25d113dfc93c02
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  907dc015eedc7c9a
-#   text hash     a3455d01259b5783
+#   content hash  3ccc3bd8580b0218
+#   text hash     1ffef00a6256a3ca
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

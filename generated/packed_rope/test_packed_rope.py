@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  907dc015eedc7c9a
-#   text hash     0989574b5df26b34
+#   content hash  3ccc3bd8580b0218
+#   text hash     15542eec4e09939f
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4a1f8bd0b52f9905
-#   text hash     f70f07f333e3edc0
+#   content hash  66f1c195feeab1f1
+#   text hash     347e63c585fd49b8
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4a1f8bd0b52f9905
-#   text hash     21419e46c358cd06
+#   content hash  66f1c195feeab1f1
+#   text hash     acf0e9cb209dd628
 #   render with   attnforge render specs/pair_bias.yaml
 """The kernels: Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4a1f8bd0b52f9905
-#   text hash     5d626099a117df80
+#   content hash  66f1c195feeab1f1
+#   text hash     65cd6ce75236f206
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

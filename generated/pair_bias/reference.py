@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4a1f8bd0b52f9905
-#   text hash     ef32a9102417cdc4
+#   content hash  66f1c195feeab1f1
+#   text hash     112d9b892a8a02b0
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4a1f8bd0b52f9905
-#   text hash     4ccb0ea7aa373ffb
+#   content hash  66f1c195feeab1f1
+#   text hash     69156f8d864819da
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

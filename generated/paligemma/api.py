@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  7d28a78ca573c8a0
-#   text hash     358ee75e3aad131f
+#   content hash  e69f191d5334707f
+#   text hash     675e320a20c906f3
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

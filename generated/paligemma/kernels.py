@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  7d28a78ca573c8a0
-#   text hash     f5c90555c1eb09a0
+#   content hash  e69f191d5334707f
+#   text hash     b7af9013d41abbba
 #   render with   attnforge render specs/paligemma.yaml
 """The kernels: An image and a prompt that all see as a prefix, and text that sees causally.
 

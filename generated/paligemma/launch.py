@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  7d28a78ca573c8a0
-#   text hash     b1f100dc405a55fe
+#   content hash  e69f191d5334707f
+#   text hash     feedd8b4dcd095b7
 #   render with   attnforge render specs/paligemma.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

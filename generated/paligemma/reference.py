@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  7d28a78ca573c8a0
-#   text hash     8a556935b8f540a6
+#   content hash  e69f191d5334707f
+#   text hash     67f24d87c075d56b
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  7d28a78ca573c8a0
-#   text hash     8490fb29fffcaf03
+#   content hash  e69f191d5334707f
+#   text hash     74007706a4921d50
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  05c2c9368240f736
-#   text hash     002d58010a9a9c34
+#   content hash  81a6b1949db31d0d
+#   text hash     8bcadba3fec31bb1
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  05c2c9368240f736
-#   text hash     ccfec77a3c168a3c
+#   content hash  81a6b1949db31d0d
+#   text hash     86fdd28198cd516c
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernels: Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  05c2c9368240f736
-#   text hash     c9ac0bd09bc83014
+#   content hash  81a6b1949db31d0d
+#   text hash     3e92c618f55b07a3
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  05c2c9368240f736
-#   text hash     ce82baa736fb8174
+#   content hash  81a6b1949db31d0d
+#   text hash     35f93b996d1c9f3f
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  05c2c9368240f736
-#   text hash     72f8a5d1788f3031
+#   content hash  81a6b1949db31d0d
+#   text hash     320dd31a4c73951f
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9f1ddd4e5d9d188c
-#   text hash     2191dac71ea5f7f7
+#   content hash  d78cc3da258a2640
+#   text hash     ebeb4ec43fd66e16
 #   render with   attnforge render specs/qwen3.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9f1ddd4e5d9d188c
-#   text hash     f0df7f2bbc7766f7
+#   content hash  d78cc3da258a2640
+#   text hash     553b608b94cbd142
 #   render with   attnforge render specs/qwen3.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9f1ddd4e5d9d188c
-#   text hash     8b1b10ad2b2d2a72
+#   content hash  d78cc3da258a2640
+#   text hash     85c3ba982b91ed98
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

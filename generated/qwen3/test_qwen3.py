@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9f1ddd4e5d9d188c
-#   text hash     0af6c2d9a1164707
+#   content hash  d78cc3da258a2640
+#   text hash     3e9993687e34c2a0
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

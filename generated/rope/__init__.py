@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  582c0a7d833ff655
-#   text hash     54ad2c87375746eb
+#   content hash  dbe50b5e63d43e4f
+#   text hash     0cc7763d26cc42ee
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

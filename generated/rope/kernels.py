@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  582c0a7d833ff655
-#   text hash     9b146b1189262097
+#   content hash  dbe50b5e63d43e4f
+#   text hash     b9efcc277d3bdc3a
 #   render with   attnforge render specs/rope.yaml
 """The kernels: Causal attention with rotary embedding, and as many key heads as query heads.
 

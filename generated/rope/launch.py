@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  582c0a7d833ff655
-#   text hash     a55f630e299ae01f
+#   content hash  dbe50b5e63d43e4f
+#   text hash     0da1375f7d53dd5b
 #   render with   attnforge render specs/rope.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

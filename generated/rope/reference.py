@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  582c0a7d833ff655
-#   text hash     cf1a22da854639b0
+#   content hash  dbe50b5e63d43e4f
+#   text hash     90ce14b3cdf0b440
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

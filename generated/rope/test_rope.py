@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  582c0a7d833ff655
-#   text hash     66362055d8b27f7d
+#   content hash  dbe50b5e63d43e4f
+#   text hash     2d0d90f517fab4b7
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

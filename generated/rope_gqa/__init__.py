@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3b51ea5152a07422
-#   text hash     886db810a4a84051
+#   content hash  19be622ea106f566
+#   text hash     10e0b455280df826
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3b51ea5152a07422
-#   text hash     00c6e78883ecda11
+#   content hash  19be622ea106f566
+#   text hash     f8aa249680e412bc
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernels: Causal attention with rotary embedding and grouped heads.
 

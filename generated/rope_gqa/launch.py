@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3b51ea5152a07422
-#   text hash     2591f032790bc6ef
+#   content hash  19be622ea106f566
+#   text hash     2781bdb5ca694b48
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

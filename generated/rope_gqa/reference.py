@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3b51ea5152a07422
-#   text hash     ca6bfdfef52ef3d5
+#   content hash  19be622ea106f566
+#   text hash     f879cb5d94d33480
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

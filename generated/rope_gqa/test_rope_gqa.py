@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3b51ea5152a07422
-#   text hash     a2aafa4b7a561726
+#   content hash  19be622ea106f566
+#   text hash     ccdb8632ec8180b4
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  23c26f2d9e748f2c
-#   text hash     8bbbfd67b3a75da7
+#   content hash  89ac311d8f25ed83
+#   text hash     b3d32be5dac033d6
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  23c26f2d9e748f2c
-#   text hash     e2d2d219d7fcdb62
+#   content hash  89ac311d8f25ed83
+#   text hash     19eae45ea67f5418
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  23c26f2d9e748f2c
-#   text hash     aaa4a956ff3d9ba4
+#   content hash  89ac311d8f25ed83
+#   text hash     5ea4971d535970f9
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernels: Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  23c26f2d9e748f2c
-#   text hash     9388358d63fbb4c1
+#   content hash  89ac311d8f25ed83
+#   text hash     0dbdca09a0ca6e78
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  23c26f2d9e748f2c
-#   text hash     40e49be7c3c04497
+#   content hash  89ac311d8f25ed83
+#   text hash     a3d029091be0ac16
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5d764cfced67a119
-#   text hash     e220bf4112a4fb42
+#   content hash  8cbd8d121c84b521
+#   text hash     b5d444a8d9bd1b1b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

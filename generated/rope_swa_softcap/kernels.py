@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5d764cfced67a119
-#   text hash     80204cd46b163bce
+#   content hash  8cbd8d121c84b521
+#   text hash     a1b3a0e75cb45d06
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernels: Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

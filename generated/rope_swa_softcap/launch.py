@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5d764cfced67a119
-#   text hash     21126da1302f51bb
+#   content hash  8cbd8d121c84b521
+#   text hash     750239dba70fcd3c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

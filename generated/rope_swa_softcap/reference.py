@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5d764cfced67a119
-#   text hash     8bcd2558083dab3f
+#   content hash  8cbd8d121c84b521
+#   text hash     78fcec99dd170ecb
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  bc33ecb7a486cb52
-#   text hash     bc5945ee4c286f3e
+#   content hash  ea4f3d82b949c69c
+#   text hash     e2f053fb72e78b22
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

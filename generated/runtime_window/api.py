@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  bc33ecb7a486cb52
-#   text hash     77f8361f4a5cb206
+#   content hash  ea4f3d82b949c69c
+#   text hash     db3a0a436af0ea60
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  bc33ecb7a486cb52
-#   text hash     1e02ae353241d9a3
+#   content hash  ea4f3d82b949c69c
+#   text hash     4347c45e70a3d82d
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernels: Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  bc33ecb7a486cb52
-#   text hash     6131f4ade7a6abef
+#   content hash  ea4f3d82b949c69c
+#   text hash     3af6adcd577c6666
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

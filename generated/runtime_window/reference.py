@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  bc33ecb7a486cb52
-#   text hash     4d548e898917108f
+#   content hash  ea4f3d82b949c69c
+#   text hash     da8869994892262f
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  0684ff5b3d0a51ba
-#   text hash     d04da64d29c3ab5b
+#   content hash  9b20d2b35c6dda09
+#   text hash     14dca2d6f861dd78
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

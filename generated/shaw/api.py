@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  0684ff5b3d0a51ba
-#   text hash     8164f664f74ff809
+#   content hash  9b20d2b35c6dda09
+#   text hash     2c59e614904d4c78
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

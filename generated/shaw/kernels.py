@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  0684ff5b3d0a51ba
-#   text hash     e478be6337a584f5
+#   content hash  9b20d2b35c6dda09
+#   text hash     841d852e0c30efcb
 #   render with   attnforge render specs/shaw.yaml
 """The kernels: Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  0684ff5b3d0a51ba
-#   text hash     9818838f19155a49
+#   content hash  9b20d2b35c6dda09
+#   text hash     64e809bb31505fd7
 #   render with   attnforge render specs/shaw.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  0684ff5b3d0a51ba
-#   text hash     35422f5e9eb699bd
+#   content hash  9b20d2b35c6dda09
+#   text hash     f1d0d6fdb5d1e1cb
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

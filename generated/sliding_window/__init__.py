@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  383b75191100954a
-#   text hash     205719cf73ce950e
+#   content hash  f1cfa7be43482e06
+#   text hash     cec9ce390d1e17b2
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

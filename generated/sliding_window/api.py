@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  383b75191100954a
-#   text hash     3fddcc86170fe68e
+#   content hash  f1cfa7be43482e06
+#   text hash     727a0f9e6a23d801
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

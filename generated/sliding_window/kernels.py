@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  383b75191100954a
-#   text hash     962478705f715cea
+#   content hash  f1cfa7be43482e06
+#   text hash     96d377ed93e064e7
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernels: Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  383b75191100954a
-#   text hash     fbace5f2c279f809
+#   content hash  f1cfa7be43482e06
+#   text hash     f0f375914e701c62
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

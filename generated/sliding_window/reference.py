@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  383b75191100954a
-#   text hash     d9cadb2be96ba782
+#   content hash  f1cfa7be43482e06
+#   text hash     c2d8585b27df133e
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

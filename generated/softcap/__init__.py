@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9b07b757cbcbc44e
-#   text hash     50a5992876f32194
+#   content hash  3b811edae1170981
+#   text hash     ad18dab934a5d45a
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

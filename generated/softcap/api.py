@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9b07b757cbcbc44e
-#   text hash     a2cfedd7f39314cc
+#   content hash  3b811edae1170981
+#   text hash     3bc8cfe6433597ad
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9b07b757cbcbc44e
-#   text hash     eb24e521c8e63cf8
+#   content hash  3b811edae1170981
+#   text hash     3edaa22d71ba1ceb
 #   render with   attnforge render specs/softcap.yaml
 """The kernels: Causal attention with scores capped smoothly at 30.
 

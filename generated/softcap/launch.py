@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9b07b757cbcbc44e
-#   text hash     21439d6ce46cf723
+#   content hash  3b811edae1170981
+#   text hash     2126ad42ff42f27e
 #   render with   attnforge render specs/softcap.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9b07b757cbcbc44e
-#   text hash     ad7259b24628b888
+#   content hash  3b811edae1170981
+#   text hash     f8df02e56f605444
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  b77ddc904adb74fd
-#   text hash     9e6752fa12e6a323
+#   content hash  49a82813aab6a072
+#   text hash     b3e265ff672fe0a6
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

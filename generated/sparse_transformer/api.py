@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  b77ddc904adb74fd
-#   text hash     b4e9a33710bb1f27
+#   content hash  49a82813aab6a072
+#   text hash     193e03a5bb64a6e2
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

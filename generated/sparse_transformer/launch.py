@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  b77ddc904adb74fd
-#   text hash     c68ee0f9a607659f
+#   content hash  49a82813aab6a072
+#   text hash     0ed2b79dfd97b51b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  b77ddc904adb74fd
-#   text hash     c9ab8b669f5d3559
+#   content hash  49a82813aab6a072
+#   text hash     311f1ad85f79e964
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  b77ddc904adb74fd
-#   text hash     2ac8fd5e3da24d00
+#   content hash  49a82813aab6a072
+#   text hash     0acb1370aa07e0a0
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  70261221963e18d3
-#   text hash     bf0c1e0b622a84fb
+#   content hash  a6034f145ec77eba
+#   text hash     e7f87391f43b7889
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

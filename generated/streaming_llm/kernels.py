@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  70261221963e18d3
-#   text hash     286bb4e2df3f4518
+#   content hash  a6034f145ec77eba
+#   text hash     b1be587e247a8064
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernels: Causal attention to the 1024 most recent keys and to the first four.
 

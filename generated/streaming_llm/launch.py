@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  70261221963e18d3
-#   text hash     758d5666e4544418
+#   content hash  a6034f145ec77eba
+#   text hash     5f6eea6f2f54de23
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

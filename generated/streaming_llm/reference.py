@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  70261221963e18d3
-#   text hash     86ddebb19775ed3a
+#   content hash  a6034f145ec77eba
+#   text hash     30caf0cd3d4c4d93
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

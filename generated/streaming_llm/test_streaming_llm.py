@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  70261221963e18d3
-#   text hash     6857885cd1a21996
+#   content hash  a6034f145ec77eba
+#   text hash     565e4f06eaa8df60
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  242a347ecdc6d9d0
-#   text hash     057d151a00cac949
+#   content hash  e0e337fcee520c39
+#   text hash     a24b0d791a55c7f2
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

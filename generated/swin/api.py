@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  242a347ecdc6d9d0
-#   text hash     a2a70fd48c3f688f
+#   content hash  e0e337fcee520c39
+#   text hash     cce2962ddf4305d5
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

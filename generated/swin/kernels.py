@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  242a347ecdc6d9d0
-#   text hash     e991e8cf6980bb8a
+#   content hash  e0e337fcee520c39
+#   text hash     7a9b5d593c3e527c
 #   render with   attnforge render specs/swin.yaml
 """The kernels: Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  242a347ecdc6d9d0
-#   text hash     ca76a52b5da329d9
+#   content hash  e0e337fcee520c39
+#   text hash     22de97b41cadf85f
 #   render with   attnforge render specs/swin.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  242a347ecdc6d9d0
-#   text hash     e198b7fc577fe6af
+#   content hash  e0e337fcee520c39
+#   text hash     90b3cc406fab128c
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

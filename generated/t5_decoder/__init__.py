@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  286b5d2a1088c4f2
-#   text hash     837cf9289cf93ff2
+#   content hash  f63658a53dcffcda
+#   text hash     c29bf4cdbe086fca
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  286b5d2a1088c4f2
-#   text hash     f51407361aab53aa
+#   content hash  f63658a53dcffcda
+#   text hash     2b959dc76f3ae910
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

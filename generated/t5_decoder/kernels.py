@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  286b5d2a1088c4f2
-#   text hash     cc66ee4ca3962537
+#   content hash  f63658a53dcffcda
+#   text hash     999c6ea2587c0fcb
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernels: Causal attention with T5's learned biases for distances.
 

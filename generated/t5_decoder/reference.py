@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  286b5d2a1088c4f2
-#   text hash     cc1836cf74302b0e
+#   content hash  f63658a53dcffcda
+#   text hash     63a67135daf15f3e
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  286b5d2a1088c4f2
-#   text hash     dfa2575d995003ab
+#   content hash  f63658a53dcffcda
+#   text hash     e375a0e65837c083
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

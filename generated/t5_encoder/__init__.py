@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  8e99d16d5f57c1ad
-#   text hash     ebdb6b463b83f4d6
+#   content hash  e4bed1bd1852d569
+#   text hash     81c23f644838cc9e
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  8e99d16d5f57c1ad
-#   text hash     74e3e5dca4e038b1
+#   content hash  e4bed1bd1852d569
+#   text hash     52da9ddf2c8f2dc9
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

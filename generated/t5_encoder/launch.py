@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  8e99d16d5f57c1ad
-#   text hash     b509ebb7bab9fc29
+#   content hash  e4bed1bd1852d569
+#   text hash     bdbce89ace3b2bca
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  8e99d16d5f57c1ad
-#   text hash     a6ced1c8fdc314ea
+#   content hash  e4bed1bd1852d569
+#   text hash     734416daa5a42b1f
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

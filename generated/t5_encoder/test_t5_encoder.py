@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  8e99d16d5f57c1ad
-#   text hash     0eff34b7df631441
+#   content hash  e4bed1bd1852d569
+#   text hash     63db8e066e94d84a
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  00d3bd6db8740168
-#   text hash     5a6056faf63ee05d
+#   content hash  b5a7f6aa674f0f24
+#   text hash     96214af14c414ae4
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

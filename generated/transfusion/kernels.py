@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  00d3bd6db8740168
-#   text hash     5e79a0931df8a04a
+#   content hash  b5a7f6aa674f0f24
+#   text hash     48656f73d3fa4fb0
 #   render with   attnforge render specs/transfusion.yaml
 """The kernels: Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  00d3bd6db8740168
-#   text hash     d66643f19a3360e5
+#   content hash  b5a7f6aa674f0f24
+#   text hash     9d56a7e51aa2f10f
 #   render with   attnforge render specs/transfusion.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  00d3bd6db8740168
-#   text hash     7f9792809d76dddb
+#   content hash  b5a7f6aa674f0f24
+#   text hash     227d4424fdcdd7cc
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  00d3bd6db8740168
-#   text hash     2c021e363c486eaf
+#   content hash  b5a7f6aa674f0f24
+#   text hash     480c7fa1558e4c25
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  cfb3b18dc53ff35e
-#   text hash     400490a0b1f490d5
+#   content hash  7894795ca5e97a7e
+#   text hash     5266f77be49dc02f
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

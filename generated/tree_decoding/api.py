@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  cfb3b18dc53ff35e
-#   text hash     cc1862f7af213619
+#   content hash  7894795ca5e97a7e
+#   text hash     5687a120728aa9d9
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

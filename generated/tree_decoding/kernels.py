@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  cfb3b18dc53ff35e
-#   text hash     4c0140f975864bce
+#   content hash  7894795ca5e97a7e
+#   text hash     7a8a2db0accefe2e
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernels: A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  cfb3b18dc53ff35e
-#   text hash     92f77b992ed064fd
+#   content hash  7894795ca5e97a7e
+#   text hash     ba82f6f1215e517a
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches the kernels as operators that PyTorch can differentiate and compile."""
 

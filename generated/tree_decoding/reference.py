@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  cfb3b18dc53ff35e
-#   text hash     0cee8bf12cc59f72
+#   content hash  7894795ca5e97a7e
+#   text hash     6b776c0067742a92
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

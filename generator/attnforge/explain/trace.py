@@ -56,9 +56,7 @@ def _marks(spec: Spec) -> list[_Marks]:
             slopes = (term.slope, *(slope for _, slope in term.sums))
             mark.values |= {_syntax(statement.value) for statement in (*term.before, term.value)}
             mark.values |= {_syntax("-ds")} if not term.slope.text and term.slope.sign == "-" else set()
-            mark.names |= {statement.target for statement in term.before} | {
-                slope.text for slope in slopes if slope.text
-            }
+            mark.names |= {*targets(term.before), *(slope.text for slope in slopes if slope.text)}
             mark.names |= {name for total, _ in term.sums for name in (total.name, f"{total.name}_ptr")}
     for states in (planned.key_states, planned.query_states):
         for mark, state in zip(marks, states.conditions if states else (), strict=False):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,9 @@ from ..expressions import whole_numbers
 from ..expressions.inputs import Axis, Input
 from ..expressions.tree import Node
 from ..language.spec import Spec
+from ..plan import storage
 from ..plan.plan import Argument
+from ..plan.statements import names
 from ..printing import printers
 
 _KV_HEAD = "h // (heads // kv_heads)"
@@ -108,7 +109,7 @@ def _line(name: str, text: str, label: str) -> str:
 
 
 def _words(texts: Iterable[str]) -> set[str]:
-    return {word for text in texts for word in re.findall(r"\w+", text.split("#")[0])}
+    return set(names(*(text.split("#")[0] for text in texts)))
 
 
 def _placed(lines: Sequence[str], places: Mapping[str, str]) -> list[str]:
@@ -153,7 +154,7 @@ class _Leaf:
     """
 
     def __init__(self, spec: Spec, scores: Iterable[Node], guarded: bool, far: bool) -> None:
-        self.packed = spec.packed
+        self.packed, self.stored = spec.packed, storage.of(spec)
         self.places = _PACKED_PLACES if spec.packed else _FAR_PLACES if far else _PLACES
         self.inputs = {i.name: i for i in spec.inputs}
         self.views: list[str] = []  # statements of the factory
@@ -191,7 +192,7 @@ class _Leaf:
         for i, axis in enumerate(given.axes):
             if i in given.written:
                 texts.append(self._index(axis, written.pop(0)))
-            elif axis in _given_axes(given, self.packed):
+            elif axis in self.stored.kept(given):
                 texts.append(places[axis.kind] + (f" // {axis.per}" if axis.per != 1 else ""))
         return f"{self._viewed.get(node, given.name)}[{', '.join(texts)}]"
 
@@ -232,11 +233,6 @@ def _ending(read: Node, number: int) -> str:
     return position if position in ("q", "k") else f"at{number}"
 
 
-def _given_axes(given: Input, packed: bool) -> tuple[Axis, ...]:
-    """What the user gives: rows of packed sequences stand in one axis, without a batch."""
-    return tuple(a for a in given.axes if a.kind != "batch") if packed and given.rows else given.axes
-
-
 def _prepared(given: Input, spec: Spec, far: bool) -> Iterable[str]:
     """Statements that turn an input into what the functions index."""
     text = given.name
@@ -247,7 +243,7 @@ def _prepared(given: Input, spec: Spec, far: bool) -> Iterable[str]:
         text += ".to(dtype)"
     elif given.dtype == "int" and far:
         text += ".long()"
-    axes = _given_axes(given, spec.packed)
+    axes = storage.of(spec).kept(given)
     kinds = [axis.kind for axis in axes]
     if given.scan and spec.packed:
         at = kinds.index("token")

@@ -14,9 +14,11 @@ from ..expressions.inputs import ROW_AXES, Axis, Input
 from ..expressions.tree import SCORE, Node
 from ..language.spec import Spec
 from ..printing import printers
-from . import running_sums, suite_cases, suite_inputs
+from . import running_sums, storage, suite_cases, suite_inputs
 from .finite import tame
 from .plan import Argument
+from .statements import names
+from .storage import Storage
 
 SCORE_AXES = ("batch", "head", "query", "key")
 _PLACES = {"q": "q_pos", "k": "k_pos"}
@@ -81,11 +83,11 @@ class Oracle:
 
     def locals(self, body: str) -> list[tuple[str, str]]:
         """What the body of the reference names of the sizes and places of scores, in the order of definition."""
-        words, needed = set(re.findall(r"\w+", re.sub("#.*", "", body))), []
+        words, needed = set(names(re.sub("#.*", "", body))), []
         for name, text in reversed(_LOCALS.items()):
             if name in words:
                 needed.append((name, text))
-                words |= set(re.findall(r"\w+", text))
+                words |= names(text)
         return needed[::-1]
 
 
@@ -109,9 +111,10 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
     read = [n for term in spec.scores for n in term.score.walk() if n.op == "input"]
     terms = [*(mask.keep for mask in spec.masks), *(term.score for term in spec.scores)]
     far = whole_numbers.stretched(terms, whole_numbers.limits(spec.inputs, spec.options))
-    shapes = {i.name: _shape(i, spec.packed) for i in spec.inputs if i.axes}
-    counts = {i.name: len(_given_axes(i, spec.packed)) for i in spec.inputs if i.axes}
-    broad = {i.name: _broad_axes(i, spec.packed) for i in spec.inputs if i.axes}
+    stored = storage.of(spec)
+    shapes = {i.name: _shape(i, stored) for i in spec.inputs if i.axes}
+    counts = {i.name: len(stored.kept(i)) for i in spec.inputs if i.axes}
+    broad = {i.name: _broad_axes(i, stored) for i in spec.inputs if i.axes}
     if spec.rope:
         shapes["positions"] = "(Nk,)" if spec.packed else "(B, Tk)"
         counts["positions"], broad["positions"] = (1, ()) if spec.packed else (2, (0, 1))
@@ -181,7 +184,7 @@ def _sizes(spec: Spec, shapes: dict[str, str]) -> dict[str, str]:
     else:
         texts = {"B": "q.shape[0]", "Tq": "q.shape[1]", "Tk": "k.shape[1]"}
     texts |= {"Hq": "q.shape[-2]", "Hkv": "k.shape[-2]"}
-    named = set(re.findall(r"\w+", " ".join(shapes.values())))
+    named = names(*shapes.values())
     if any("token" in i.kinds for i in spec.inputs):
         named |= {"Tq", "Tk", "Nq", "Nk"}
     named |= {"Tq", "Tk", "Nk"} if spec.rope else set()
@@ -341,16 +344,11 @@ def _slice(given: Input) -> str:
     return f"{given.name}[{', '.join(marks)}]" if marks else given.name
 
 
-def _given_axes(given: Input, packed: bool) -> tuple[Axis, ...]:
-    """The axes that the user gives: rows of packed sequences stand in one axis, without a batch."""
-    return tuple(a for a in given.axes if a.kind != "batch") if packed and given.rows else given.axes
-
-
-def _broad_axes(given: Input, packed: bool) -> tuple[int, ...]:
+def _broad_axes(given: Input, stored: Storage) -> tuple[int, ...]:
     """Axes where 1 stands for any size: those that the place in a score indexes, but for rows of packed sequences."""
-    axes = _given_axes(given, packed)
+    axes = stored.kept(given)
     missing = len(given.axes) - len(axes)
-    rows = ROW_AXES if packed else ()
+    rows = ROW_AXES if stored.cut else ()
     return tuple(i for i, axis in enumerate(axes) if axis.kind not in rows and i + missing not in given.written)
 
 
@@ -360,9 +358,9 @@ def _full_axes(count: int, broad: tuple[int, ...]) -> str:
     return f"({', '.join(full)},)" if full else ""
 
 
-def _shape(given: Input, packed: bool) -> str:
+def _shape(given: Input, stored: Storage) -> str:
     counts = {"batch": "B", "head": "Hq", "kv_head": "Hkv", "query": "Tq", "key": "Tk", "token": "Tk"}
-    if packed:
+    if stored.cut:
         counts |= {"batch": "S", "query": "Nq", "key": "Nk", "token": "Nk"}
     texts = [
         str(axis.size)
@@ -370,6 +368,6 @@ def _shape(given: Input, packed: bool) -> str:
         else counts[axis.kind]
         if axis.per == 1
         else f"-(-{counts[axis.kind]} // {axis.per})"
-        for axis in _given_axes(given, packed)
+        for axis in stored.kept(given)
     ]
     return f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"

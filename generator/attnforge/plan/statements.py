@@ -35,7 +35,7 @@ class Statement:
 
 
 def names(*texts: str) -> frozenset[str]:
-    """The names, and whatever else is a word, in texts of kernels."""
+    """The names, and whatever else is a word, in texts of code."""
     return frozenset(word for text in texts for word in re.findall(r"\w+", text))
 
 

@@ -191,12 +191,13 @@ def _places(spec: Spec, shape: tuple[int, int], seed: int) -> Iterator[Env]:
     numbers = {0, *_numbers(spec)}
     options = {o.keyword: suite_inputs.between(o, 17 if o.type == "int" else 0.25) for o in spec.options}
     bounds = loops.bounds(spec)
-    lengths = {"q_len": q_len, "k_len": k_len, "b": 0, "heads": heads(spec)}
+    many = heads(spec)
+    lengths = {"q_len": q_len, "k_len": k_len, "b": 0, "heads": many}
     for q in range(k_len - q_len, k_len, _STEP * max(1, q_len // ROWS)):
         centres = {place for n in numbers for place in (n, q - n, q + n, q // max(n, 1) * n, 2 * n, k_len - 1)}
         keys = {place + beside for place in centres for beside in (-1, 0, 1)}
         for k in sorted(k for k in keys if 0 <= k < k_len):
-            for h in range(heads(spec)):
+            for h in range(many):
                 yield {**options, **lengths, "q": q, "k": k, "h": h, "kv_h": h, "seed": seed, "bounds": bounds}
 
 

@@ -15,7 +15,7 @@ from attnforge.expressions.sharing import share
 from attnforge.expressions.tree import Node
 from attnforge.expressions.whole_numbers import LONG, SHORT, Ranges, settled
 from attnforge.language.spec import Spec, load
-from attnforge.plan import loops
+from attnforge.plan import tile_ranges
 from attnforge.plan.leaves import Reader
 from attnforge.source.errors import SpecError
 
@@ -149,8 +149,8 @@ def test_ends_of_spans_are_counted_in_integers_that_hold_them(mask: str, along: 
     spec = loaded(tmp_path, f'{inputs}mask: [expr: "{mask}"]')
     reader = Reader(spec, "q")
     ranges = Ranges(reader.limits)
-    walked = loops.build(spec, along)  # type: ignore[arg-type]
-    for span, ends in zip(loops.spans(spec, along), walked.ends, strict=True):  # type: ignore[arg-type]
+    walked = tile_ranges.build(spec, along)  # type: ignore[arg-type]
+    for span, ends in zip(tile_ranges.spans(spec, along), walked.ends, strict=True):  # type: ignore[arg-type]
         for node, text in ((span.lo, ends.lo), (span.hi, ends.hi)):
             if node is not None:
                 assert all(ranges.within(n, LONG) for n in node.walk() if n.type == "int")

@@ -16,7 +16,7 @@ from random_values import Place, Sample, named
 from attnforge.expressions.evaluation import evaluate
 from attnforge.expressions.tree import Node
 from attnforge.language.spec import Spec, load
-from attnforge.plan import loops
+from attnforge.plan import tile_ranges
 from attnforge.plan.tile_states import TileStates
 from attnforge.source import resources
 from attnforge.tiling import intervals
@@ -75,7 +75,7 @@ def check_tiles(given: RandomSpec, tmp_path: Path, calls: int) -> None:
     path = tmp_path / f"{given.name}.yaml"
     path.write_text(given.yaml)
     spec = load(path, terms=resources.terms_for(path))
-    whole, scenery = loops.mask(spec), Scenery(given, spec)
+    whole, scenery = tile_ranges.mask(spec), Scenery(given, spec)
     assert whole is not None
     code = compile(" and ".join(f"({mask})" for mask in given.masks), given.name, "eval")
     shapes = [(7, 40), (24, 24), (1, 9), (13, 33)]
@@ -94,7 +94,7 @@ def check_tiles(given: RandomSpec, tmp_path: Path, calls: int) -> None:
         scene = scenery.nodes(Place(b, h, h // 2, 0, 0, q_len, k_len))
         along: Literal["k", "q"]
         for along in ("k", "q"):
-            for seen, full, told, told_full in cells(loops.spans(spec, along), truth, scene, along, tile):
+            for seen, full, told, told_full in cells(tile_ranges.spans(spec, along), truth, scene, along, tile):
                 assert seen <= told, f"missed along {along}: {given.yaml}"
                 assert told_full <= full, f"hidden but full along {along}: {given.yaml}"
         check_states(TileStates(spec, "q"), scenery, truth, scene, tile)
@@ -104,7 +104,7 @@ def check_states(
     states: TileStates, scenery: Scenery, truth: dict[tuple[int, int], bool], scene: Scene, tile: int
 ) -> None:
     """Holds what the extremes of a call's tensors tell of tiles against what the tiles show."""
-    whole = loops.mask(states.spec)
+    whole = tile_ranges.mask(states.spec)
     assert whole is not None
     told = intervals.condition(whole, states.known)
     every = {side: [held[i : i + tile] for i in range(0, len(held), tile)] for side, held in sides(scene).items()}

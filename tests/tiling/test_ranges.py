@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from attnforge.expressions.evaluation import evaluate
 from attnforge.expressions.tree import Node
 from attnforge.language.spec import load
-from attnforge.plan import loops
+from attnforge.plan import tile_ranges
 from attnforge.source import resources
 from attnforge.tiling.ranges import Span, spans
 
@@ -164,13 +164,13 @@ def test_shipped_masks_visit_what_is_seen_and_nothing_else(names: tuple[str, ...
     path = tmp_path / "some.yaml"
     path.write_text("\n".join(["name: some", "mask:", *(f"  - {SHIPPED[name]}" for name in names)]) + "\n")
     spec = load(path, terms=resources.terms_for(path))
-    whole = loops.mask(spec)
+    whole = tile_ranges.mask(spec)
     assert whole is not None
     for (q_len, k_len), tile, size, prefix in itertools.product([*SHAPES, (20, 20)], (1, 3, 4, 8), (1, 3, 8), (0, 5)):
         scene = scenes(q_len, k_len, window=size + tile, chunk_size=size, prefix_len=prefix)
         truth = allowed(whole, scene)
         for along in ("k", "q"):
-            for seen, full, told, told_full in cells(loops.spans(spec, along), truth, scene, along, tile):
+            for seen, full, told, told_full in cells(tile_ranges.spans(spec, along), truth, scene, along, tile):
                 assert told == seen
                 assert told_full == full
 
@@ -228,7 +228,7 @@ def test_a_number_that_is_at_least_1_divides_positions(tmp_path: Path) -> None:
     for limit, solved in ((", min: 1", True), ("", False), (", min: 0", False)):
         path.write_text(f"name: grid\n{declared % limit}\n{mask}\n")
         for along in ("k", "q"):
-            (span,) = loops.spans(load(path, terms=()), along)  # type: ignore[arg-type]
+            (span,) = tile_ranges.spans(load(path, terms=()), along)  # type: ignore[arg-type]
             assert [span.lo is not None, span.hi is not None, span.can_be_full] == [solved] * 3
 
 

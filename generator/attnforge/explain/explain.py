@@ -12,7 +12,7 @@ import click
 from ..expressions.folding import LARGEST
 from ..expressions.parser import LARGEST_FLOAT
 from ..language.spec import Spec
-from ..plan import loops
+from ..plan import tile_ranges
 from ..printing.spec_text import source
 from ..source.errors import near
 from . import picture, samples, svg, terminal
@@ -48,7 +48,7 @@ class Drawn:
     def png(self, path: Path) -> None:
         """Writes the picture as an image."""
         picture.needed("--png")
-        whole = loops.mask(self.spec)
+        whole = tile_ranges.mask(self.spec)
         formula = f"visible if {source(whole)}" if whole else "every key is visible"
         caption = picture.Caption(self.spec.name, self.spec.description, formula, self.notes)
         picture.write(path, self.mask, self.tiling, caption)
@@ -118,7 +118,7 @@ def _number(name: str, text: str, parameter: samples.Parameter) -> float:
 
 def shape(spec: Spec) -> tuple[int, int]:
     """So many queries and keys that a picture shows what the numbers in the mask do, within reason."""
-    whole = loops.mask(spec)
+    whole = tile_ranges.mask(spec)
     nodes = list(whole.walk()) if whole else []
     largest = max((n.value for n in nodes if n.op == "num" and isinstance(n.value, int)), default=0)
     read = {n.value for n in nodes if n.op == "input"}

@@ -15,7 +15,7 @@ from ..expressions.indices import IMPLICIT
 from ..expressions.inputs import Axis, Input
 from ..expressions.tree import SCORE, Node
 from ..language.spec import Spec
-from ..plan import loops
+from ..plan import tile_ranges
 from ..plan.leaf import Side
 from ..printing import mathml, printers
 from ..printing.javascript import javascript
@@ -140,7 +140,7 @@ class Page:
         found: list[Equation] = []
         directions: tuple[tuple[Side, str, str], ...] = (("k", "keys", "queries"), ("q", "queries", "keys"))
         for along, name, others in directions:
-            for span in loops.spans(self.spec, along) if self.spec.masks else ():
+            for span in tile_ranges.spans(self.spec, along) if self.spec.masks else ():
                 needed = f"{name} that a tile of {others} needs"
                 found.append(Equation(self._interval(along, span.lo, span.hi), label=needed))
                 if span.can_be_full:

@@ -15,7 +15,7 @@ from ..expressions.folding import LARGEST
 from ..expressions.inputs import HEAD_AXES, Axis, Input, RuntimeOption
 from ..expressions.tree import Node
 from ..language.spec import Spec
-from ..plan import loops
+from ..plan import tile_ranges
 from ..plan.leaf import Side
 from ..plan.tile_states import TileStates
 from ..printing.spec_text import source
@@ -89,12 +89,12 @@ class Given:
 
 def take(spec: Spec, given: Given | None = None) -> Sample:
     """The sample of a spec's mask."""
-    whole = loops.mask(spec) or Node("num", (), True, "bool")
+    whole = tile_ranges.mask(spec) or Node("num", (), True, "bool")
     taken = _Taken(spec, given or Given())
     mask = taken.replaced(whole)
-    spans = tuple(taken.span(span) for span in loops.spans(spec, "k"))
+    spans = tuple(taken.span(span) for span in tile_ranges.spans(spec, "k"))
     both = len(spec.algorithm.walks) > 1
-    back = tuple(taken.span(span) for span in loops.spans(spec, "q")) if both else None
+    back = tuple(taken.span(span) for span in tile_ranges.spans(spec, "q")) if both else None
     told = taken.told(TileStates(spec, "q"), whole)
     if spec.packed:
         taken.notes["one of the packed sequences"] = None
@@ -143,7 +143,7 @@ class _Taken:
     def __init__(self, spec: Spec, given: Given) -> None:
         self.given = given
         self.inputs = {given.name: given for given in spec.inputs}
-        self.bounds = loops.bounds(spec)
+        self.bounds = tile_ranges.compared(spec)
         self.options = {option.keyword: option for option in spec.options}
         self.parameters: dict[str, Parameter] = {}
         self.notes: dict[str, None] = {}

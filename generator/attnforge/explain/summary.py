@@ -11,7 +11,7 @@ from ..expressions.folding import LARGEST
 from ..expressions.inputs import Axis
 from ..expressions.tree import Node
 from ..language.spec import Spec
-from ..plan import loops, plan
+from ..plan import plan, tile_ranges
 from ..plan.leaf import Side
 from ..plan.plan import Argument
 from ..plan.statements import label
@@ -177,7 +177,7 @@ def tiles(spec: Spec) -> Section:
     directions: tuple[tuple[Side, Side, str, str], ...] = (("k", "q", "keys", "queries"), ("q", "k", "queries", "keys"))
     for along, side, name, other in directions:
         lines.append((f"{name} that the {other} {side}_first to {side}_last need", ""))
-        for span in loops.spans(spec, along):
+        for span in tile_ranges.spans(spec, along):
             full = (
                 f"without a mask in {_interval(span.full_lo, span.full_hi)}"
                 if span.can_be_full
@@ -202,7 +202,7 @@ def _undecided(spec: Spec) -> list[str]:
     return [
         term
         for term, one in alone.items()
-        if not telling(one) and all(set(loops.spans(one, along)) == {nothing} for along in ("k", "q"))
+        if not telling(one) and all(set(tile_ranges.spans(one, along)) == {nothing} for along in ("k", "q"))
     ]
 
 

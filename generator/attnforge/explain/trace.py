@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from ..expressions.tree import Node
 from ..language.spec import Spec
-from ..plan import loops, plan
+from ..plan import plan, tile_ranges
 from ..plan.leaf import Site
 from ..plan.score_terms import View
 from ..plan.statements import label, targets
@@ -87,7 +87,7 @@ def _loads(view: View, node: Node) -> set[str]:
 
 
 def _range_ends(spec: Spec) -> set[str]:
-    walks = (loops.build(spec, "k"), loops.build(spec, "q"))
+    walks = (tile_ranges.build(spec, "k"), tile_ranges.build(spec, "q"))
     return {_syntax(text) for w in walks for e in w.ends for text in (e.lo, e.hi, *(e.full or ()))}
 
 

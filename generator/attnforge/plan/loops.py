@@ -1,145 +1,142 @@
-"""The tiles that a kernel's programs visit: the spans of the mask, as text over the tile of the other side."""
+"""The loops in which a kernel visits the tiles of a range, each step a call of the function that handles one tile."""
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..expressions import whole_numbers
-from ..expressions.tree import Node
-from ..language.spec import Spec
-from ..printing import printers
-from ..tiling import ranges
-from ..tiling.ranges import Span
-from .leaf import Side
-from .leaves import Reader
-from .statements import names
+from .statements import Block, Branch, Call, Comment, Loop, Statement
+from .tile_ranges import TileRange
+from .tile_states import TileStates
 
-_SHIFT = Node("local", (), "shift", "int")  # the position of row 0
-_POSITIONS = ("q_first", "q_last", "k_first", "k_last", "q_len", "k_len", "b", "h", "kv_h")
+_RANGE = "first, full_first, full_last, last"
+Step = Callable[[str, str], Call]
+"""Makes the call for a tile: texts of whether it is mixed, and whether a sequence may end in it."""
 
 
 @dataclass(frozen=True)
-class Ends:
-    """One span's ends as rows or keys: what is needed, and the part of it that needs no mask, if any."""
+class Loops:
+    """How the programs of a kernel visit the tiles of the other side."""
 
-    lo: str
-    hi: str
-    full: tuple[str, str] | None
-
-
-@dataclass(frozen=True)
-class Walk:
-    """The tiles that are visited, for the function that works them out and for the loops over them."""
-
-    function: str  # key_tiles or query_tiles
-    parameters: tuple[str, ...]  # without the tile's size
-    block: str
-    ends: tuple[Ends, ...]
-    full: bool  # whether some tile may be full
-    left: bool  # whether mixed tiles may stand before the full ones
-    shifted: bool  # whether the ends read `shift`, the position of row 0
-    narrowed: bool  # whether tensors of the call tell kernels which tiles to visit
-    exact: bool  # whether single positions visit nothing but what they see
-    plain: tuple[str, ...] | None  # the parameters that a call gives as numbers; None if some are not such
+    tiles: TileRange
+    states: TileStates | None  # what tensors of the call tell of tiles, if any do
+    step: Step
+    joined: bool  # whether mixed and full tiles share a loop, the mask under a branch
+    tails: bool  # whether a tile may hold rows of the next sequence: such tiles have a loop of their own
+    narrowed: tuple[Statement, ...] = ()  # what makes the range smaller
+    backwards: bool = False  # from the last tile to the first
+    full_if: str = ""  # what full tiles need besides
+    stages: int | None = None
+    tail_stages: int | None = None
+    tails_last: bool = False  # the wrong order makes the assembler serialize products
+    known: bool = False  # whether the range is worked out before
 
     @property
-    def whole(self) -> bool:
-        """Whether all tiles are visited whatever the call gives, and all within the sequence are full."""
-        return not self.narrowed and self.ends == (Ends("0", self.count, ("0", self.count)),)
+    def start(self) -> str:
+        """The first row of a tile."""
+        return "k_start" if self.tiles.block == "BLOCK_N" else "q_start"
 
     @property
-    def count(self) -> str:
-        """How many rows there are to visit."""
-        return "k_len" if self.block == "BLOCK_N" else "q_len"
+    def range(self) -> tuple[Block, ...]:
+        """The statements that work the range out."""
+        if self.states:
+            own = self.states.own
+            block = "BLOCK_M" if own == "q" else "BLOCK_N"
+            given = (f"{self.states.ranges}_ptr", self.states.place, f"{own}_parts", f"{own}_start", block)
+            found = f"load_range({', '.join((*given, self.tiles.block))})"
+        else:
+            found = self.tiles.call("span")
+        return (Statement(_RANGE, found), *self.narrowed)
 
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """The statements that visit all tiles."""
+        if self.states and not self.states.ranged:
+            return self._by_state(self.states)
+        spans = len(self.tiles.ends)
+        before: tuple[Block, ...] = () if self.known else self.range
+        if self.full_if and self.tiles.full:
+            before += (
+                Comment("a short tile at the end takes a mask"),
+                Statement("full_last", f"tl.where({self.full_if}, full_last, full_first)"),
+            )
+        inner = (*before, *self._tiles)
+        return (Loop("span", "0", str(spans), inner),) if spans > 1 else inner
 
-def mask(spec: Spec) -> Node | None:
-    """All masks of a spec as one."""
-    keeps = [m.keep for m in spec.masks]
-    return functools.reduce(lambda a, b: Node("and", (a, b), type="bool"), keeps) if keeps else None
+    @property
+    def _tiles(self) -> tuple[Block, ...]:
+        if not self.tiles.full:
+            return (self._loop("first", "last", mixed="True", tail="True"),)
+        if not self.joined:
+            return self._apart
+        if self.tails and self.tiles.whole:
+            return (
+                self._loop("full_last", "last", self.tail_stages, mixed="True", tail="True"),
+                self._loop("0", "full_last", mixed="False", tail="False"),
+            )
+        if self.backwards:
+            note = Comment("a branch between products of this width costs more than a loop that mixed tiles have to themselves")
+            return (Branch("BLOCK_DV <= 128", self._together, (note, *self._apart)),)
+        return self._together
 
+    @property
+    def _together(self) -> tuple[Block, ...]:
+        """Mixed and full tiles in one loop."""
+        mixed = "(i < full_first) | (i >= full_last)" if self.tiles.left else "i >= full_last"
+        end = "inner" if self.tails else "last"
+        tile: tuple[Block, ...] = (Statement(self.start, f"i * {self.tiles.block}"), Statement("mixed", mixed))
+        if self.backwards:
+            tile = (Statement("i", f"first + {end} - 1 - j", label="from the diagonal back"), *tile)
+        body = (*tile, self.step("mixed", "False"))
+        loop = Loop("j" if self.backwards else "i", "first", end, body, self.stages)
+        if not self.tails:
+            return (loop,)
+        inner = f"tl.minimum(tl.maximum({self.tiles.count} // {self.tiles.block}, first), last)"
+        tails = self._loop("inner", "last", self.tail_stages, mixed="True", tail="True")
+        return (
+            Comment("tiles before `inner` end within the sequence"),
+            Statement("inner", inner),
+            *((loop, tails) if self.tails_last else (tails, loop)),
+        )
 
-def bounds(spec: Spec) -> frozenset[str]:
-    """The inputs that a mask compares with a position, by less or more."""
-    nodes = (node for term in spec.masks for node in term.keep.walk() if node.op in ("<", "<=", ">", ">="))
-    beside = (side for node in nodes for side, other in (node.args, node.args[::-1]) if _places(other))
-    return frozenset(str(part.value) for side in beside for part in side.walk() if part.op == "input")
+    @property
+    def _apart(self) -> tuple[Block, ...]:
+        """Mixed tiles in a loop of their own."""
+        full = self._loop("full_first", "full_last", mixed="False", tail="False")
+        if not self.tiles.left:
+            return (self._loop("full_last", "last", mixed="True", tail="True"), full)
+        tile = f"tl.where(i < left, first + i, full_last + i - left) * {self.tiles.block}"
+        body = (Statement(self.start, tile), self.step("True", "True"))
+        count = Statement("left", "full_first - first")
+        return (count, Loop("i", "0", "left + last - full_last", body, self.stages), full)
 
+    def _loop(self, begin: str, end: str, stages: int | None = None, *, mixed: str, tail: str) -> Loop:
+        body = (Statement(self.start, f"i * {self.tiles.block}"), self.step(mixed, tail))
+        return Loop("i", begin, end, body, stages or self.stages)
 
-def _places(node: Node) -> bool:
-    """Whether a number hangs on a position other than by the place where it reads an input."""
-    return node.value in ("q", "k") if node.op in ("var", "input") else any(map(_places, node.args))
-
-
-def spans(spec: Spec, along: Side) -> tuple[Span, ...]:
-    """The spans of a spec's mask; without one everything is full."""
-    whole = mask(spec)
-    if whole is None:
-        return (Span(None, None, None, None, True),)
-    inputs = {i.name: i.kinds for i in spec.inputs}
-    scalars = {o.keyword: o.minimum for o in spec.options} | {i.name: i.minimum for i in spec.inputs if not i.axes}
-    return ranges.spans(whole, along, inputs, {name: low for name, low in scalars.items() if low is not None})
-
-
-def build(spec: Spec, along: Side, *, told: bool = False) -> Walk:
-    """The walk of query tiles' programs over keys, or of key tiles' programs over queries.
-
-    Where kernels are `told` the states of tiles, several spans become one of everything, and any tile may be full.
-    """
-    found = spans(spec, along)
-    if told and len(found) > 1:
-        found = (Span(None, None, None, None, False),)
-    ends = tuple(_ends(span, along, spec) for span in found)
-    named = set(names(*(text for e in ends for text in (e.lo, e.hi, *(e.full or ())))))
-    if "shift" in named:
-        named |= {"q_len", "k_len"}
-    tile = ("q_first", "q_last") if along == "k" else ("k_first", "k_last")
-    leaves = Reader(spec, "q").leaves
-    given = [o.keyword for o in spec.options] + [i.name for i in spec.inputs] + [leaf.name for leaf in leaves]
-    candidates = dict.fromkeys([*tile, "q_len", "k_len", "b", "h", "kv_h", *given])
-    parameters = tuple(name for name in candidates if name in named)
-    full = told or any(e.full for e in ends)
-    narrowed = told or any(given.scan for given in spec.inputs)
-    left = narrowed or len(found) > 1 or any(span.lo is not None or span.full_lo is not None for span in found)
-    function, block = ("key_tiles", "BLOCK_N") if along == "k" else ("query_tiles", "BLOCK_M")
-    exact, plain = all(span.exact for span in found), _plain(spec, parameters)
-    return Walk(function, parameters, block, ends, full, left, "shift" in named, narrowed, exact, plain)
-
-
-def _plain(spec: Spec, parameters: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Those of the parameters that are options, or whole numbers that a batch entry or a head has one of."""
-    single = {i.name for i in spec.inputs if i.dtype == "int" and {"batch", "head", "kv_head"}.issuperset(i.kinds)}
-    given = tuple(name for name in parameters if name not in _POSITIONS)
-    return given if single | {o.keyword for o in spec.options} >= set(given) else None
-
-
-def _ends(span: Span, along: str, spec: Spec) -> Ends:
-    return Ends(
-        _end(span.lo, "lo", along, spec),
-        _end(span.hi, "hi", along, spec),
-        (_end(span.full_lo, "lo", along, spec), _end(span.full_hi, "hi", along, spec)) if span.can_be_full else None,
-    )
-
-
-def _end(node: Node | None, kind: str, along: str, spec: Spec) -> str:
-    """An end of a span, cut to the rows that there are: keys from 0 to k_len, queries from row 0 to q_len."""
-    count = "k_len" if along == "k" else "q_len"
-    if node is None:
-        return "0" if kind == "lo" else count
-    reader = Reader(spec, "q")
-    if along == "q":
-        node = Node("-", (node, _SHIFT), None, "int")
-    text = reader.text(node)
-    if text == "0":
-        return text
-    if not whole_numbers.Ranges(reader.limits).within(node, whole_numbers.SHORT):
-        return f"tl.minimum(tl.maximum({text}, 0), {count}).to(tl.int32)"
-    return f"tl.maximum({text}, 0)" if kind == "lo" else text if text == count else f"tl.minimum({text}, {count})"
-
-
-def helpers(spec: Spec) -> tuple[str, ...]:
-    """The functions that the ends' text calls."""
-    found = [span for along in spec.algorithm.walks for span in spans(spec, along)]
-    nodes = [n for span in found for n in (span.lo, span.hi, span.full_lo, span.full_hi) if n is not None]
-    return printers.triton_helpers(nodes)
+    def _by_state(self, states: TileStates) -> tuple[Block, ...]:
+        """Visits the tiles that the call's own tensors leave, a page of 32 words of 32 tiles at a time."""
+        block = self.tiles.block
+        narrowed = self.narrowed
+        pages: list[Block] = [
+            Statement("others", "page * 1024 + tl.arange(0, 32)[:, None] * 32 + tl.arange(0, 32)[None, :]"),
+            Statement("some, every", f"{states.function}({', '.join(('others', *states.parameters, block))})"),
+            Statement("some", "(others >= first) & (others < last)", "&="),
+        ]
+        if narrowed:
+            pages.append(Statement("every", "(others >= full_first) & (others < full_last)", "&="))
+        for kind, mixed in (("some & ~every", "True"), ("some & every", "False")):
+            body = (
+                Statement("word, left, waiting", "following(words, waiting, word, left)"),
+                Statement(self.start, f"(page * 1024 + word * 32 + lowest(left)) * {block}"),
+                self.step(mixed, mixed),
+            )
+            pages.append(Statement("words, waiting, word, left", f"gather({kind})"))
+            pages.append(Loop("_", "0", f"tl.sum(({kind}).to(tl.int32))", body))
+        return (
+            *states.bases("tile"),
+            *states.notes(states.own),
+            Statement(_RANGE if narrowed else "first, _, _, last", self.tiles.call()),
+            *narrowed,
+            Loop("page", "first // 1024", "tl.cdiv(last, 1024)", tuple(pages)),
+        )

@@ -13,10 +13,10 @@ from ..expressions.inputs import Axis, Input
 from ..expressions.tree import Node
 from ..language.spec import Spec
 from ..printing import printers
-from . import loops, running_sums, statements, storage, tiles
+from . import running_sums, statements, storage, tile_ranges, tiles
 from .layout import reduced, scan_view
 from .leaf import SIDES, Side
-from .loops import Walk
+from .tile_ranges import TileRange
 from .parameters import Kernel
 from .positions import ENDS_TOGETHER, Positions
 from .score_terms import Sum, View
@@ -84,8 +84,8 @@ class Plan:
     by_query: View  # the terms as kernels read them whose programs own queries
     by_key: View  # the terms as kernels read them whose programs own keys
     signatures: Signatures
-    keys: Walk
-    queries: Walk
+    keys: TileRange
+    queries: TileRange
     key_states: TileStates | None  # how programs that own queries skip tiles by what the call gives
     query_states: TileStates | None
     helpers: tuple[str, ...]
@@ -145,7 +145,7 @@ class Plan:
         return tuple(found)
 
     @property
-    def watched(self) -> tuple[Walk, ...]:
+    def watched(self) -> tuple[TileRange, ...]:
         """The walks that suites hold against the mask by themselves: those that lengths and numbers tell all of."""
         if self.keys.whole or (self.key_states and self.key_states.ranged):
             return ()
@@ -310,7 +310,7 @@ def build(spec: Spec) -> Plan:
     signatures = Signatures(spec, by_query, by_key)
     views = (by_query, by_key, *(pair.view for pair in signatures.pairs))
     key_states, query_states = (found if (found := TileStates(spec, side)).any else None for side in SIDES)
-    helpers = {name for view in views for name in view.helpers} | set(loops.helpers(spec))
+    helpers = {name for view in views for name in view.helpers} | set(tile_ranges.helpers(spec))
     helpers |= {name for states in (key_states, query_states) if states for name in states.helpers}
     tuned = tiles.tuned(spec.path)
     given = tiles.tables(by_query.weight, spec.packed, spec.algorithm.name).tuned(tuned)
@@ -325,8 +325,8 @@ def build(spec: Spec) -> Plan:
         by_query,
         by_key,
         signatures,
-        loops.build(spec, "k", told=key_states is not None),
-        loops.build(spec, "q", told=query_states is not None),
+        tile_ranges.build(spec, "k", told=key_states is not None),
+        tile_ranges.build(spec, "q", told=query_states is not None),
         key_states,
         query_states,
         tuple(sorted(helpers)),

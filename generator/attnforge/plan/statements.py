@@ -1,8 +1,9 @@
-"""Statements of kernels: what each sets, what it reads, and the term that it serves."""
+"""Statements of kernels: assignments that know what they read, and the loops and branches around them."""
 
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -34,6 +35,75 @@ class Statement:
         yield f"{'    ' if self.condition else ''}{text}{f'  # {self.label}' if self.label else ''}"
 
 
+@dataclass(frozen=True)
+class Call:
+    """A call of a function that takes too many arguments for one a line: they fill lines, out of black's reach."""
+
+    target: str
+    function: str
+    arguments: tuple[str, ...]
+
+    def lines(self) -> Iterator[str]:
+        """Its lines in a kernel."""
+        yield f"{self.target} = {self.function}(" if self.target else f"{self.function}("
+        yield from (f"    {line}" for line in filled(self.arguments, 100))
+        yield ")  # fmt: skip"
+
+
+@dataclass(frozen=True)
+class Comment:
+    """A line that says why what follows is done."""
+
+    text: str
+
+    def lines(self) -> Iterator[str]:
+        """The line in a kernel."""
+        yield f"# {self.text}"
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A loop over whole numbers."""
+
+    index: str
+    begin: str
+    end: str
+    body: tuple[Block, ...]
+    stages: int | None = None  # None: as the launch says
+
+    def lines(self) -> Iterator[str]:
+        """Its lines in a kernel."""
+        stages = f", num_stages={self.stages}" if self.stages else ""
+        yield f"for {self.index} in tl.range({self.begin}, {self.end}{stages}):"
+        yield from (f"    {line}" for line in lines(self.body))
+
+
+@dataclass(frozen=True)
+class Branch:
+    """One of two blocks by a condition."""
+
+    condition: str
+    then: tuple[Block, ...]
+    otherwise: tuple[Block, ...]
+
+    def lines(self) -> Iterator[str]:
+        """Its lines in a kernel."""
+        yield f"if {self.condition}:"
+        yield from (f"    {line}" for line in lines(self.then))
+        yield "else:"
+        yield from (f"    {line}" for line in lines(self.otherwise))
+
+
+Block = Statement | Call | Comment | Loop | Branch
+
+
+def filled(words: Iterable[str], width: int) -> list[str]:
+    """Words behind one another with commas between, on lines of so many letters; a word keeps together."""
+    text = ", ".join(word.replace(" ", "\u00a0") for word in words)
+    found = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+    return [line.replace("\u00a0", " ") for line in found]
+
+
 def names(*texts: str) -> frozenset[str]:
     """The names, and whatever else is a word, in texts of code."""
     return frozenset(word for text in texts for word in re.findall(r"\w+", text))
@@ -49,9 +119,9 @@ def targets(statements: Iterable[Statement]) -> tuple[str, ...]:
     return tuple(statement.target for statement in statements)
 
 
-def lines(statements: Iterable[Statement]) -> list[str]:
+def lines(blocks: Iterable[Block]) -> list[str]:
     """The lines of statements in a kernel, one after the other."""
-    return [line for statement in statements for line in statement.lines()]
+    return [line for block in blocks for line in block.lines()]
 
 
 def label(text: str) -> str:

@@ -16,7 +16,7 @@ from ..expressions.evaluation import Function, compiled
 from ..expressions.inputs import Axis, Input
 from ..expressions.tree import Node
 from ..language.spec import Spec
-from . import loops, suite_inputs
+from . import suite_inputs, tile_ranges
 
 USUAL = (40, 70)  # queries and keys that every suite has a case of
 ROWS = 12  # queries of the cases that are made here
@@ -190,7 +190,7 @@ def _places(spec: Spec, shape: tuple[int, int], seed: int) -> Iterator[Env]:
     q_len, k_len = shape
     numbers = {0, *_numbers(spec)}
     options = {o.keyword: suite_inputs.between(o, 17 if o.type == "int" else 0.25) for o in spec.options}
-    bounds = loops.bounds(spec)
+    bounds = tile_ranges.compared(spec)
     many = heads(spec)
     lengths = {"q_len": q_len, "k_len": k_len, "b": 0, "heads": many}
     for q in range(k_len - q_len, k_len, _STEP * max(1, q_len // ROWS)):

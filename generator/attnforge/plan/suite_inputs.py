@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..expressions.inputs import ROW_AXES, Input, RuntimeOption
 from ..language.spec import Spec
-from . import loops
+from . import tile_ranges
 from .plan import Argument
 
 
@@ -20,7 +20,7 @@ def sample(argument: Argument, shape: str, spec: Spec) -> str:
         return str(between(argument, 17 if argument.dtype == "int" else 0.25))
     by_row = any(axis.kind in ROW_AXES for axis in argument.axes)
     if argument.dtype == "int":
-        return _integers(argument, shape, few=by_row and argument.name not in loops.bounds(spec))
+        return _integers(argument, shape, few=by_row and argument.name not in tile_ranges.compared(spec))
     return _floats(argument, shape, by_row)
 
 

@@ -1,0 +1,150 @@
+"""The tiles that a kernel's programs visit: the spans of the mask, as text over the tile of the other side."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+from ..expressions import whole_numbers
+from ..expressions.tree import Node
+from ..language.spec import Spec
+from ..printing import printers
+from ..tiling import ranges
+from ..tiling.ranges import Span
+from .leaf import Side
+from .leaves import Reader
+from .statements import names
+
+_SHIFT = Node("local", (), "shift", "int")  # the position of row 0
+_POSITIONS = ("q_first", "q_last", "k_first", "k_last", "q_len", "k_len", "b", "h", "kv_h")
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """One span's ends as rows or keys: what is needed, and the part of it that needs no mask, if any."""
+
+    lo: str
+    hi: str
+    full: tuple[str, str] | None
+
+
+@dataclass(frozen=True)
+class TileRange:
+    """The tiles that are visited, for the function that works them out and for the loops over them."""
+
+    function: str  # key_tiles or query_tiles
+    parameters: tuple[str, ...]  # without the tile's size
+    block: str
+    ends: tuple[Bounds, ...]
+    full: bool  # whether some tile may be full
+    left: bool  # whether mixed tiles may stand before the full ones
+    shifted: bool  # whether the ends read `shift`, the position of row 0
+    narrowed: bool  # whether tensors of the call tell kernels which tiles to visit
+    exact: bool  # whether single positions visit nothing but what they see
+    plain: tuple[str, ...] | None  # the parameters that a call gives as numbers; None if some are not such
+
+    @property
+    def whole(self) -> bool:
+        """Whether all tiles are visited whatever the call gives, and all within the sequence are full."""
+        return not self.narrowed and self.ends == (Bounds("0", self.count, ("0", self.count)),)
+
+    def call(self, span: str = "") -> str:
+        """Text that works the range out, of one of the spans where there are several."""
+        arguments = (*((span,) if span and len(self.ends) > 1 else ()), *self.parameters, self.block)
+        return f"{self.function}({', '.join(arguments)})"
+
+    @property
+    def count(self) -> str:
+        """How many rows there are to visit."""
+        return "k_len" if self.block == "BLOCK_N" else "q_len"
+
+
+def mask(spec: Spec) -> Node | None:
+    """All masks of a spec as one."""
+    keeps = [m.keep for m in spec.masks]
+    return functools.reduce(lambda a, b: Node("and", (a, b), type="bool"), keeps) if keeps else None
+
+
+def compared(spec: Spec) -> frozenset[str]:
+    """The inputs that a mask compares with a position, by less or more."""
+    nodes = (node for term in spec.masks for node in term.keep.walk() if node.op in ("<", "<=", ">", ">="))
+    beside = (side for node in nodes for side, other in (node.args, node.args[::-1]) if _places(other))
+    return frozenset(str(part.value) for side in beside for part in side.walk() if part.op == "input")
+
+
+def _places(node: Node) -> bool:
+    """Whether a number hangs on a position other than by the place where it reads an input."""
+    return node.value in ("q", "k") if node.op in ("var", "input") else any(map(_places, node.args))
+
+
+def spans(spec: Spec, along: Side) -> tuple[Span, ...]:
+    """The spans of a spec's mask; without one everything is full."""
+    whole = mask(spec)
+    if whole is None:
+        return (Span(None, None, None, None, True),)
+    inputs = {i.name: i.kinds for i in spec.inputs}
+    scalars = {o.keyword: o.minimum for o in spec.options} | {i.name: i.minimum for i in spec.inputs if not i.axes}
+    return ranges.spans(whole, along, inputs, {name: low for name, low in scalars.items() if low is not None})
+
+
+def build(spec: Spec, along: Side, *, told: bool = False) -> TileRange:
+    """The walk of query tiles' programs over keys, or of key tiles' programs over queries.
+
+    Where kernels are `told` the states of tiles, several spans become one of everything, and any tile may be full.
+    """
+    found = spans(spec, along)
+    if told and len(found) > 1:
+        found = (Span(None, None, None, None, False),)
+    ends = tuple(_bounds(span, along, spec) for span in found)
+    named = set(names(*(text for e in ends for text in (e.lo, e.hi, *(e.full or ())))))
+    if "shift" in named:
+        named |= {"q_len", "k_len"}
+    tile = ("q_first", "q_last") if along == "k" else ("k_first", "k_last")
+    leaves = Reader(spec, "q").leaves
+    given = [o.keyword for o in spec.options] + [i.name for i in spec.inputs] + [leaf.name for leaf in leaves]
+    candidates = dict.fromkeys([*tile, "q_len", "k_len", "b", "h", "kv_h", *given])
+    parameters = tuple(name for name in candidates if name in named)
+    full = told or any(e.full for e in ends)
+    narrowed = told or any(given.scan for given in spec.inputs)
+    left = narrowed or len(found) > 1 or any(span.lo is not None or span.full_lo is not None for span in found)
+    function, block = ("key_tiles", "BLOCK_N") if along == "k" else ("query_tiles", "BLOCK_M")
+    exact, plain = all(span.exact for span in found), _plain(spec, parameters)
+    return TileRange(function, parameters, block, ends, full, left, "shift" in named, narrowed, exact, plain)
+
+
+def _plain(spec: Spec, parameters: tuple[str, ...]) -> tuple[str, ...] | None:
+    """Those of the parameters that are options, or whole numbers that a batch entry or a head has one of."""
+    single = {i.name for i in spec.inputs if i.dtype == "int" and {"batch", "head", "kv_head"}.issuperset(i.kinds)}
+    given = tuple(name for name in parameters if name not in _POSITIONS)
+    return given if single | {o.keyword for o in spec.options} >= set(given) else None
+
+
+def _bounds(span: Span, along: str, spec: Spec) -> Bounds:
+    return Bounds(
+        _end(span.lo, "lo", along, spec),
+        _end(span.hi, "hi", along, spec),
+        (_end(span.full_lo, "lo", along, spec), _end(span.full_hi, "hi", along, spec)) if span.can_be_full else None,
+    )
+
+
+def _end(node: Node | None, kind: str, along: str, spec: Spec) -> str:
+    """An end of a span, cut to the rows that there are: keys from 0 to k_len, queries from row 0 to q_len."""
+    count = "k_len" if along == "k" else "q_len"
+    if node is None:
+        return "0" if kind == "lo" else count
+    reader = Reader(spec, "q")
+    if along == "q":
+        node = Node("-", (node, _SHIFT), None, "int")
+    text = reader.text(node)
+    if text == "0":
+        return text
+    if not whole_numbers.Ranges(reader.limits).within(node, whole_numbers.SHORT):
+        return f"tl.minimum(tl.maximum({text}, 0), {count}).to(tl.int32)"
+    return f"tl.maximum({text}, 0)" if kind == "lo" else text if text == count else f"tl.minimum({text}, {count})"
+
+
+def helpers(spec: Spec) -> tuple[str, ...]:
+    """The functions that the ends' text calls."""
+    found = [span for along in spec.algorithm.walks for span in spans(spec, along)]
+    nodes = [n for span in found for n in (span.lo, span.hi, span.full_lo, span.full_hi) if n is not None]
+    return printers.triton_helpers(nodes)

@@ -209,7 +209,7 @@ def test_holes_in_a_range_are_visited(load: Load) -> None:
 def generated_walk(loaded: Spec, function: str) -> Callable[[dict[str, Any]], list[tuple[int, ...]]]:
     """The rendered function that works out the tiles that a program visits, run as Python."""
     text = render.render(loaded)["kernels.py"]
-    parts = [re.search(rf"\ndef {name}\(.*?(?=\n\n\n)", text, re.DOTALL) for name in ("whole_tiles", function)]
+    parts = [re.search(rf"\ndef {name}\(.*?(?=\n\n\n)", text, re.DOTALL) for name in ("tile_range", function)]
 
     class tl:
         constexpr = int
@@ -233,7 +233,7 @@ def generated_walk(loaded: Spec, function: str) -> Callable[[dict[str, Any]], li
 
     def visit(scene: dict[str, Any]) -> list[tuple[int, ...]]:
         assert parts[1]
-        spans = parts[1][0].count(" whole_tiles(")
+        spans = parts[1][0].count(" tile_range(")
         return [
             walk(**{name: value for name, value in (scene | {"span": i}).items() if name in wanted})
             for i in range(spans)
@@ -627,7 +627,7 @@ def test_every_term_has_lines_in_every_kernel_that_attends(load: Load, variant: 
     starts = [i for i, row in enumerate(text.splitlines()) if row.startswith("def ")] + [len(found)]
     functions = {text.splitlines()[a].split("(")[0][4:]: range(a, b) for a, b in itertools.pairwise(starts)}
     for term in range(len(loaded.masks) + len(loaded.scores)):
-        for name in ("attend", *(("learn_from_queries", "learn_from_keys") if loaded.algorithm.backward else ())):
+        for name in ("attend", *(("accumulate_dkdv", "accumulate_dq") if loaded.algorithm.backward else ())):
             assert any(term in found[line] for line in functions[name]), (term, name)
 
 

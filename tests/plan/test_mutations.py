@@ -46,7 +46,7 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "softcap without its slope": ("softcap", "ds = ds * slope0", "ds = ds"),
     "softcap in other units": ("softcap", "score * (30.0 * LOG2E) - pivot", "score * LOG2E - pivot"),
     "softcap of unscaled scores": ("softcap", "* (scale / 30.0)", "* scale"),
-    "another head in the place of the last group's": ("full", "tl.program_id(2) * tl.num_programs(1 - TILES)", "0"),
+    "another head in the place of the last group's": ("full", "tl.program_id(2) * tl.num_programs(1 - TILE_AXIS)", "0"),
     "rows of packed sequences that overlap": ("packed_causal", "(q_offset // 4 + b) * 4", "q_offset // 4 * 4"),
     "tail of the keys unmasked": ("full", "keep = (k_pos < k_len)[None, :]", "keep = (k_pos < k_len + 1)[None, :]"),
     "dq without its scale": ("full", "dq * scale", "dq"),

@@ -177,7 +177,7 @@ def _case(kernel: Kernel, function: Any, planned: Plan, head_dim: int, dtype: st
     columns = max(16, _power_of_2(head_dim))
     known = {"GROUP": 4, "D": head_dim, "DV": head_dim, "PAIRS": half}
     known |= {"BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n, "BLOCK_D": columns, "BLOCK_DV": columns}
-    known |= {"TILES": 1, "BLOCK_T": 32, "BLOCK_PAIRS": _power_of_2(half), "BLOCK_REST": columns, "BLOCK": 1024}
+    known |= {"TILE_AXIS": 1, "BLOCK_T": 32, "BLOCK_PAIRS": _power_of_2(half), "BLOCK_REST": columns, "BLOCK": 1024}
     constants = known | {"PRECISION": "ieee", "RESET": float("-inf")}
     signature = {}
     for p in kernel.parameters:

@@ -36,6 +36,8 @@ _LOCAL = frozenset(
     store_extremes store_range store_rows stride stride_batch stride_head stride_row sums sums_by_thread tail
     tensors test tile tiles tl token tokens top torch total triton turn turn_back turned units upstream used value
     visible waiting wanted warps weight whole_floor whole_tiles with_value within word words
+    accumulate_dkdv accumulate_dq batch_and_head load_cos_sin partial_row_sums rotate_pairs scale_log2 tile_range
+    to_32bit unrotate
     """.split()  # noqa: SIM905
 )
 # what modules for other libraries call theirs

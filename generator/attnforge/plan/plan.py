@@ -113,10 +113,10 @@ class Plan:
         return any(leaf.form == "entry" for leaf in self.by_query.leaves)
 
     @property
-    def units(self) -> str:
+    def scale_log2(self) -> str:
         """What turns a kernel's score into log2 units: with terms in between, the scale is applied before them."""
         if not self.spec.scores:
-            return "units"
+            return "scale_log2"
         outer = self.by_query.factored.outer
         return "LOG2E" if outer == 1 else f"({outer!r} * LOG2E)"
 

@@ -56,7 +56,7 @@ class SharedParameters:
 
     def _axis(self, side: Side) -> Parameter:
         """The axis of a kernel's grid that holds the tiles which its programs own."""
-        return Parameter("TILES", "constexpr", f"_axis({self.tiles(side)})")
+        return Parameter("TILE_AXIS", "constexpr", f"_axis({self.tiles(side)})")
 
     def _operands(self, *names: str) -> Iterable[Parameter]:
         rows = {"k": "BLOCK_N", "v": "BLOCK_N"}

@@ -355,7 +355,7 @@ class Signatures(SharedParameters):
         read = {*read, *statements.reads((*view.keep, *loads))}
         placed = by_query or {"k_len", "q_pos", "q_first"} & read
         where = (self.kv, "k_start") if by_query else ("h", "q_start", "q_len")
-        known = (*own, place, *where, *(("k_len",) if placed else ()), "scale" if self.spec.scores else "units")
+        known = (*own, place, *where, *(("k_len",) if placed else ()), "scale" if self.spec.scores else "scale_log2")
         blocks = ("BLOCK_N" if by_query else "BLOCK_M", "BLOCK_D", "BLOCK_DV", "PRECISION")
         if self.spec.dropout:
             read |= statements.names(view.kept) | ({"rescale"} if name != "forward" else set())

@@ -74,7 +74,7 @@ def line(package: str) -> int:
 
 def test_every_module_has_a_package() -> None:
     assert {name.split("/")[0] for name in MODULES} == set(" ".join(LINES).split())
-    assert all(name.count("/") == 1 for name in MODULES)
+    assert all(name.count("/") == 1 or name.startswith("plan/families/") for name in MODULES)
 
 
 @pytest.mark.parametrize("name", sorted(MODULES))

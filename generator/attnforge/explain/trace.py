@@ -58,7 +58,7 @@ def _marks(spec: Spec) -> list[_Marks]:
             mark.values |= {_syntax("-ds")} if not term.slope.text and term.slope.sign == "-" else set()
             mark.names |= {*targets(term.before), *(slope.text for slope in slopes if slope.text)}
             mark.names |= {name for total, _ in term.sums for name in (total.name, f"{total.name}_ptr")}
-    for states in (planned.key_states, planned.query_states):
+    for states in (planned.analysis.key_states, planned.analysis.query_states):
         for mark, state in zip(marks, states.conditions if states else (), strict=False):
             mark.values |= {_syntax(statement.value) for statement in state}
     whole = _range_ends(spec)

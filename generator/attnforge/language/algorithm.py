@@ -18,8 +18,11 @@ class Algorithm:
     name: str
     walks: tuple[Literal["q", "k"], ...]  # the sides along which kernels walk
     backward: bool = False  # whether there is a backward pass
-    whole_head: bool = False  # whether a program owns all keys of a head, not one tile of one side
-    strided_keys: bool = False  # whether key tiles are loaded as columns
+
+    @property
+    def by_query(self) -> bool:
+        """Whether a program of the forward pass owns one tile of queries and walks along the keys."""
+        return "k" in self.walks
 
     def seen(self, given: Input) -> Input:
         """An input as kernels see it: without a backward pass nothing gets a gradient."""
@@ -31,8 +34,8 @@ ALGORITHMS = {
     one.name: one
     for one in (
         FLASH2,
-        Algorithm("flash1", ("q",), whole_head=True),
-        Algorithm("flash2_strided_k", ("k",), strided_keys=True),
+        Algorithm("flash1", ("q",)),
+        Algorithm("flash2_strided_k", ("k",)),
     )
 }
 

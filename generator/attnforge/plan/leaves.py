@@ -340,8 +340,7 @@ class Reader:
     @property
     def kept(self) -> str:
         """Text of which of a tile's weights dropout keeps."""
-        keys = "k_tile.shape[1]" if self.spec.algorithm.strided_keys else "k_tile.shape[0]"
-        return f"kept(seed, drop_below, b, h, row, k_start, {keys})" + (".T" if self.down == "k" else "")
+        return "kept(seed, drop_below, b, h, row, k_start, k_pos.shape[0])" + (".T" if self.down == "k" else "")
 
     def strides(self, given: Input) -> dict[str, Axis]:
         """The names of an input's strides, and their axes."""

@@ -75,8 +75,8 @@ class Loops:
                 self._loop("0", "full_last", mixed="False", tail="False"),
             )
         if self.backwards:
-            note = Comment("a branch between products of this width costs more than a loop that mixed tiles have to themselves")
-            return (Branch("BLOCK_DV <= 128", self._together, (note, *self._apart)),)
+            why = "a branch between products of this width costs more than a loop that mixed tiles have to themselves"
+            return (Branch("BLOCK_DV <= 128", self._together, (Comment(why), *self._apart)),)
         return self._together
 
     @property

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from .statements import Block, Call
 
 _LOADED = ("tiles", "rows")
 
@@ -39,12 +41,37 @@ class Parameter:
 
 
 @dataclass(frozen=True)
+class Step:
+    """The function that a kernel calls for each tile it visits."""
+
+    function: str
+    results: tuple[str, ...]
+    own: tuple[str, ...]  # what it takes
+    tails: bool  # whether the next sequence may begin inside a tile
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """All that it takes: it masks where a tile is `mixed`, and clears the next sequence's rows in a `tail`."""
+        return (*self.own, "mixed", *(("tail",) if self.tails else ()))
+
+    def call(self, mixed: str, tail: str) -> Call:
+        """The call for one tile."""
+        kind = (f"mixed={mixed}", *((f"tail={tail}",) if self.tails else ()))
+        return Call(", ".join(self.results), self.function, (*self.own, *kind))
+
+
+@dataclass(frozen=True)
 class Kernel:
-    """A kernel's signature; `step` are the parameters of the function that handles one tile."""
+    """A kernel: what it takes, the template of its text, and the statements that fill the template in."""
 
     name: str
     parts: tuple[Parameter, ...]
-    step: tuple[str, ...] = ()
+    template: str
+    grid: str = ""  # the launcher's text; "" where the host has a function for it
+    step: Step | None = None
+    blocks: dict[str, tuple[Block, ...]] = field(default_factory=dict, hash=False)  # by what they are for
+    texts: dict[str, str] = field(default_factory=dict, hash=False)  # expressions, likewise
+    made: tuple[str, ...] = ()  # statements of the launcher that make what it works in
 
     @property
     def tiled(self) -> tuple[Parameter, ...]:

@@ -13,15 +13,16 @@ from ..expressions.inputs import Axis, Input
 from ..expressions.tree import Node
 from ..language.spec import Spec
 from ..printing import printers
-from . import running_sums, statements, storage, tile_ranges, tiles
+from . import rotation, running_sums, sections, storage, tile_ranges, tiles
+from .analysis import Analysis, analyse
 from .layout import reduced, scan_view
-from .leaf import SIDES, Side
-from .tile_ranges import TileRange
 from .parameters import Kernel
-from .positions import ENDS_TOGETHER, Positions
+from .positions import Positions
 from .score_terms import Sum, View
+from .sections import Section
 from .signatures import Signatures
 from .storage import Storage
+from .tile_ranges import TileRange
 from .tile_states import TileStates
 
 
@@ -69,7 +70,6 @@ class Pass:
     """A backward kernel as the host launches it."""
 
     kernel: Kernel
-    grid: str
     condition: str  # whether some gradient that it makes is wanted; "" if it runs in any case
     made: tuple[str, ...]  # statements that make its outputs
     partial: tuple[tuple[str, str], ...]  # sums with values of each program, and the statements' texts that make them
@@ -79,58 +79,50 @@ class Pass:
 class Plan:
     """All that templates know of a variant."""
 
-    spec: Spec
+    analysis: Analysis
     arguments: tuple[Argument, ...]
-    by_query: View  # the terms as kernels read them whose programs own queries
-    by_key: View  # the terms as kernels read them whose programs own keys
     signatures: Signatures
-    keys: TileRange
-    queries: TileRange
-    key_states: TileStates | None  # how programs that own queries skip tiles by what the call gives
-    query_states: TileStates | None
-    helpers: tuple[str, ...]
+    sections: tuple[Section, ...]  # of the file of kernels
     tuned: tuple[tiles.Row, ...]  # of this variant alone
     tables: tiles.Tables
 
-    @property
-    def joined(self) -> bool:
-        """Whether mixed and full tiles share a loop, the mask under a branch that the assembler has to live with."""
-        return self.by_query.weight != "heavy"
+    rotation = rotation
 
     @property
-    def vectors(self) -> bool:
-        """Whether terms read inputs that differ from row to row."""
-        return any(leaf.form == "row" for leaf in self.by_query.leaves)
+    def spec(self) -> Spec:
+        """The spec."""
+        return self.analysis.spec
 
     @property
-    def pairs(self) -> bool:
-        """Whether terms read inputs that differ from score to score."""
-        return any(leaf.form == "pair" for leaf in self.by_query.leaves)
+    def by_query(self) -> View:
+        """The terms as kernels read them whose programs own queries."""
+        return self.analysis.by_query
 
     @property
-    def entries(self) -> bool:
-        """Whether terms look up entries."""
-        return any(leaf.form == "entry" for leaf in self.by_query.leaves)
+    def by_key(self) -> View:
+        """The terms as kernels read them whose programs own keys."""
+        return self.analysis.by_key
 
     @property
-    def scale_log2(self) -> str:
-        """What turns a kernel's score into log2 units: with terms in between, the scale is applied before them."""
-        if not self.spec.scores:
-            return "scale_log2"
-        outer = self.by_query.factored.outer
-        return "LOG2E" if outer == 1 else f"({outer!r} * LOG2E)"
+    def key_states(self) -> TileStates | None:
+        """How programs that own queries skip tiles by what the call gives."""
+        return self.analysis.key_states
 
     @property
-    def scaling(self) -> str:
-        """What a step does to a product of queries and keys at once: without terms, the scale waits for the units."""
-        op, number = self.by_query.factored.inner
-        return "" if not self.spec.scores else " * scale" if number == 1 else f" * (scale {op} {number!r})"
+    def storage(self) -> Storage:
+        """How rows stand in the tensors of a call."""
+        return self.analysis.storage
 
     @property
-    def slope(self) -> str:
-        """What the gradient of the terms' score is multiplied by in the end."""
-        both = self.by_query.factored.both
-        return "scale" if both == 1 else f"(scale * {both!r})"
+    def positions(self) -> Positions:
+        """Which positions rows have."""
+        return self.analysis.positions
+
+    @property
+    def constants(self) -> tuple[tuple[str, int, str], ...]:
+        """The names, values and reasons of numbers that kernels share."""
+        why = "queries or keys in a part: what tiles need is worked out part by part"
+        return (("GRAIN", 32, why),) if self.signatures.ranges else ()
 
     @cached_property
     def learned(self) -> tuple[Reduction, ...]:
@@ -147,26 +139,11 @@ class Plan:
     @property
     def watched(self) -> tuple[TileRange, ...]:
         """The walks that suites hold against the mask by themselves: those that lengths and numbers tell all of."""
-        if self.keys.whole or (self.key_states and self.key_states.ranged):
+        if self.analysis.keys.whole or (self.key_states and self.key_states.ranged):
             return ()
-        walks = {"k": self.keys, "q": self.queries}
+        walks = {"k": self.analysis.keys, "q": self.analysis.queries}
         rendered = (walk for side, walk in walks.items() if side in self.spec.algorithm.walks)
         return tuple(walk for walk in rendered if walk.plain is not None)
-
-    @property
-    def spanned(self) -> bool:
-        """Whether a walk has several spans of tiles."""
-        return any(len(walk.ends) > 1 for walk in (self.keys, self.queries))
-
-    @property
-    def shared_range(self) -> bool:
-        """Whether all heads of a group walk along the same queries, a matter of nothing that differs between them."""
-        by_head = {"h", *statements.targets(self.by_key.loads("head"))}
-        if by_head & statements.reads(self.by_key.narrowed):
-            return False
-        if self.query_states:
-            return self.query_states.ranged and not self.query_states.per_head
-        return len(self.queries.ends) == 1 and not by_head & set(self.queries.parameters)
 
     # -- the host ------------------------------------------------------------------------------------------------
 
@@ -222,59 +199,23 @@ class Plan:
         """How the host hands an input to the scan, and what it drops of the result."""
         return scan_view(given, self.spec)
 
-    @property
-    def grid(self) -> str:
-        """Text of the forward pass's grid."""
-        heads = f"{self.storage.sequences} * q.shape[-2]"
-        return f"({heads},)" if self.spec.algorithm.whole_head else self._groups(heads, "q", "k, v")
-
-    def _groups(self, heads: str, own: Side, walked: str) -> str:
-        """Text of a grid of heads and of tiles of one side, whose programs walk along tensors."""
-        return f"_in_groups({heads}, {self.signatures.tiles(own)}, {walked})"
-
-    @property
-    def buffers(self) -> tuple[str, ...]:
-        """The statements that make what the forward pass keeps in memory from step to step."""
-        if not self.spec.algorithm.whole_head:
-            return ()
-        acc = "acc = lse.new_zeros(*lse.shape, v.shape[-1])"
-        if not self.spec.sink:
-            return acc, 'm = lse.new_full(lse.shape, float("-inf"))', "l = lse.new_zeros(lse.shape)"
-        # the sink is what every row has seen at first
-        first = "m = lse.new_empty(lse.shape).copy_((sinks.float() * LOG2E)[:, None])"
-        return acc, first, 'l = (m > float("-inf")).float()'
-
     @cached_property
     def passes(self) -> tuple[Pass, ...]:
         """The parts of the backward pass."""
-        by_columns = self._groups(f"{self.storage.sequences} * k.shape[-2]", "k", "q, dout")
+        own = self.signatures.own
+        if not (own.dq and own.dkv):
+            return ()
         return (
-            self._pass(self.signatures.dq, self.by_query, {0: ("dq", "q")}, self.grid),
-            self._pass(self.signatures.dkv, self.by_key, {1: ("dk", "k"), 2: ("dv", "v")}, by_columns),
-            *(
-                self._pass(
-                    pair.kernel, pair.view, {},
-                    f"({pair.batches} * {pair.heads}, {self.signatures.tiles('q')}, {self.signatures.tiles('k')})",
-                )
-                for pair in self.signatures.pairs
-            ),
-        )  # fmt: skip
+            self._pass(own.dq, self.by_query, {0: ("dq", "q")}),
+            self._pass(own.dkv, self.by_key, {1: ("dk", "k"), 2: ("dv", "v")}),
+            *(self._pass(pair.kernel, pair.view, {}) for pair in own.pairs),
+        )
 
     def _count(self, x: str) -> str:
         """Text of how many rows a tensor has."""
         return f"{x}.shape[{self.storage.outer.index('token')}]"
 
-    @property
-    def positions(self) -> Positions:
-        """Which positions rows have."""
-        return ENDS_TOGETHER
-
-    @property
-    def storage(self) -> Storage:
-        """How rows stand in the tensors of a call."""
-        return self.signatures.storage
-
-    def _pass(self, kernel: Kernel, view: View, made: dict[int, tuple[str, str]], grid: str) -> Pass:
+    def _pass(self, kernel: Kernel, view: View, made: dict[int, tuple[str, str]]) -> Pass:
         places = {s: 3 + i for i, r in enumerate(self.learned) for s in r.sums}
         idle = [s for r in self.learned for s in r.idle]
         wanted = [*made, *dict.fromkeys(places[s] for s in view.learned)]
@@ -299,37 +240,30 @@ class Plan:
                 lines.append(f"{s.name} = lse.new_{kind}({self.storage.heads}, {count}{entries}){only}")
         lines += [f"{name} = None" for name, _ in partial]
         # the first one makes delta, which the others read
-        condition = "" if kernel is self.signatures.dq else " or ".join(f"wanted[{i}]" for i in wanted)
-        return Pass(kernel, grid, condition, tuple(lines), tuple(partial))
+        condition = "" if kernel is self.signatures.own.dq else " or ".join(f"wanted[{i}]" for i in wanted)
+        return Pass(kernel, condition, tuple(lines), tuple(partial))
 
 
 def build(spec: Spec) -> Plan:
     """Works out all that the templates print."""
-    by_query = View(running_sums.in_kernels(spec, "q"), "q")
-    by_key = View(running_sums.in_kernels(spec, "k"), "k", spec.algorithm.whole_head)
-    signatures = Signatures(spec, by_query, by_key)
-    views = (by_query, by_key, *(pair.view for pair in signatures.pairs))
-    key_states, query_states = (found if (found := TileStates(spec, side)).any else None for side in SIDES)
+    analysis = analyse(spec)
+    signatures = Signatures(analysis)
+    views = (analysis.by_query, analysis.by_key, *(pair.view for pair in signatures.pairs))
     helpers = {name for view in views for name in view.helpers} | set(tile_ranges.helpers(spec))
-    helpers |= {name for states in (key_states, query_states) if states for name in states.helpers}
+    states = (analysis.key_states, analysis.query_states)
+    helpers |= {name for found in states if found for name in found.helpers}
     tuned = tiles.tuned(spec.path)
-    given = tiles.tables(by_query.weight, spec.packed, spec.algorithm.name).tuned(tuned)
+    given = tiles.tables(analysis.by_query.weight, spec.packed, spec.algorithm.name).tuned(tuned)
 
     def also(table: tiles.Table) -> tiles.Table:
         kept = table if spec.algorithm.backward else {"forward": table["forward"]}
         return kept | {pair.kernel.name: table["backward_dkv"] for pair in signatures.pairs}
 
     return Plan(
-        spec,
+        analysis,
         tuple(_arguments(spec)),
-        by_query,
-        by_key,
         signatures,
-        tile_ranges.build(spec, "k", told=key_states is not None),
-        tile_ranges.build(spec, "q", told=query_states is not None),
-        key_states,
-        query_states,
-        tuple(sorted(helpers)),
+        sections.build(signatures, frozenset(helpers), tuple(x for x in spec.inputs if x.default)),
         tuned,
         tiles.Tables({arch: also(table) for arch, table in given.half.items()}, also(given.single)),
     )

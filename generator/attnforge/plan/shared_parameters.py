@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
 
 from ..expressions.inputs import Input
 from ..language.spec import Spec
-from . import storage
+from . import statements
+from .analysis import Analysis
 from .leaf import SIDES, Side
 from .leaves import Reader
-from .parameters import Parameter
+from .parameters import Parameter, Step
+from .score_terms import View
 from .storage import Storage
+from .tile_states import TileStates
 
 TILED = ("BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "PRECISION")
 _BLOCKS = {"q": "BLOCK_M", "k": "BLOCK_N"}
@@ -33,12 +35,17 @@ _CONSTANTS = {
 class SharedParameters:
     """The parameters that kernels of a variant share."""
 
-    spec: Spec
+    analysis: Analysis
 
-    @cached_property
+    @property
+    def spec(self) -> Spec:
+        """The spec."""
+        return self.analysis.spec
+
+    @property
     def storage(self) -> Storage:
         """How rows stand in the tensors of a call."""
-        return storage.of(self.spec)
+        return self.analysis.storage
 
     @property
     def scanned(self) -> tuple[Input, ...]:
@@ -54,31 +61,24 @@ class SharedParameters:
         """Text of how many tiles the queries or the keys of the longest sequence make."""
         return f"_cdiv({self.storage.longest[SIDES.index(side)]}, {_BLOCKS[side].lower()})"
 
-    def _axis(self, side: Side) -> Parameter:
+    def axis(self, side: Side) -> Parameter:
         """The axis of a kernel's grid that holds the tiles which its programs own."""
         return Parameter("TILE_AXIS", "constexpr", f"_axis({self.tiles(side)})")
 
-    def _operands(self, *names: str) -> Iterable[Parameter]:
+    def operands(self, *names: str) -> Iterable[Parameter]:
         rows = {"k": "BLOCK_N", "v": "BLOCK_N"}
         columns = {"q": "BLOCK_D", "k": "BLOCK_D"}
         for name in names:
             x = name.removesuffix("_desc")
             yield Parameter(name, "tiles", x, (rows.get(x, "BLOCK_M"), columns.get(x, "BLOCK_DV")))
 
-    def _strided_keys(self) -> Iterable[Parameter]:
-        """Where keys stand; strides count 16 bytes, so that the compiler sees that it may load as many at once."""
-        yield Parameter("k_ptr", "*T", "k")
-        for place, axis in enumerate(self.storage.outer):
-            name = "row" if axis == "token" else axis
-            yield Parameter(f"k_stride_{name}", "i32", f"_steps(k, {place})")
-
-    def _sizes(self, *, scale: bool = True) -> Iterable[Parameter]:
+    def sizes(self, *, scale: bool = True) -> Iterable[Parameter]:
         yield from self.storage.sizes()
         yield Parameter("Hq", "i32", "q.shape[-2]")
         if scale:
             yield Parameter("scale", "fp32", "scale")
 
-    def _given(self, view: Reader) -> Iterable[Parameter]:
+    def given(self, view: Reader) -> Iterable[Parameter]:
         for option in self.spec.options:
             yield Parameter(option.keyword, {"int": "i32", "float": "fp32"}[option.type], option.keyword, own=True)
         for given in self.spec.inputs:
@@ -101,7 +101,7 @@ class SharedParameters:
             if given.scan:
                 yield Parameter(f"{given.name}_stride_part", "i32", f"{text}.stride(-2)")
 
-    def _angles(self) -> Iterable[Parameter]:
+    def angles(self) -> Iterable[Parameter]:
         """What tells the angles of positions."""
         if self.spec.rope:
             for name in ("cos", "sin"):
@@ -113,17 +113,59 @@ class SharedParameters:
                 yield Parameter(f"positions_stride_{axis}", "i32", f"_stride(positions, {place})")
             yield Parameter("position_end", "i32", "cos.shape[0]")
 
-    def _sunk(self) -> Iterable[Parameter]:
+    def sunk(self) -> Iterable[Parameter]:
         if self.spec.sink:
             yield Parameter("sinks_ptr", "*fp32", "sinks")
             yield Parameter("sinks_stride_head", "i32", "_stride(sinks, 0)")
 
-    def _dropped(self) -> Iterable[Parameter]:
+    def dropped(self) -> Iterable[Parameter]:
         if self.spec.dropout:
             yield Parameter("seed", "i64", "seed", own=True)
             yield Parameter("drop_below", "i32", "_drop_below(dropout_p)", own=True)
             yield Parameter("rescale", "fp32", "65536 / (65536 - _drop_below(dropout_p))")
 
-    def _constants(self, *names: str) -> Iterable[Parameter]:
+    def constants(self, *names: str) -> Iterable[Parameter]:
         needless = (() if self.spec.grouped else ("GROUP",)) + (() if self.spec.rope else ("PAIRS", "BLOCK_PAIRS"))
         return [Parameter(n, "constexpr", _CONSTANTS.get(n, n.lower())) for n in names if n not in needless]
+
+    def skipped(self, side: Side) -> Iterable[Parameter]:
+        """What tells the tiles to skip: their range, or the notes that tell the state of each."""
+        states = TileStates(self.spec, side)
+        if not (states.any and states.ranged):
+            yield from self.notes()
+            return
+        yield Parameter(f"{states.ranges}_ptr", "*i32", states.ranges)
+        yield Parameter(f"{side}_parts", "i32", f"{states.ranges}.shape[1]")
+
+    def notes(self, *, written: bool = False) -> Iterable[Parameter]:
+        """Where the extremes of tiles stand."""
+        states = TileStates(self.spec, "q")
+        sides = [side for side in SIDES if states.noted(side)]
+        for side in sides:
+            yield Parameter(f"{side}_bounds_ptr", "*i32", f"{side}_bounds", written=written)
+        for side in SIDES if sides else ():
+            yield Parameter(f"{side}_tiles", "i32", f"{side}_tiles")
+
+    def summed(self, view: View) -> Iterable[Parameter]:
+        """How many rows a head has in the gradients that a kernel of packed sequences writes row by row."""
+        rows = [s.leaf for s in view.learned if s.leaf.tie and self.storage.cut]
+        if any(leaf.input.scan for leaf in rows):
+            yield Parameter("k_rows", "i32", f"{self.sums[0]}.shape[-1]")
+
+    def step(
+        self, function: str, view: View, results: tuple[str, ...], own: tuple[str, ...], read: Iterable[str]
+    ) -> Step:
+        """A kernel's step: its own names, where it stands, and what it reads for the terms."""
+        by_query = view.own == "q"
+        place = self.storage.place("k" if by_query else "q")
+        inside = ("k_pos",) if by_query else ("row", "q_pos", "q_first")
+        loads = (*view.loads("step"), *view.loads("mask"))
+        read = {*read, *statements.reads((*view.keep, *loads))}
+        placed = by_query or {"k_len", "q_pos", "q_first"} & read
+        where = (self.analysis.kv, "k_start") if by_query else ("h", "q_start", "q_len")
+        known = (*own, place, *where, *(("k_len",) if placed else ()), "scale" if self.spec.scores else "scale_log2")
+        blocks = ("BLOCK_N" if by_query else "BLOCK_M", "BLOCK_D", "BLOCK_DV", "PRECISION")
+        made = statements.targets(loads)
+        sums = [name for s in view.learned for name in (f"{s.name}_ptr", f"{s.name}_row")]
+        passed = view.passed(read, {*known, *inside, *made}, ("slot", *sums))
+        return Step(function, results, (*known, *passed, *blocks), self.storage.cut and self.spec.algorithm.by_query)

@@ -1,4 +1,4 @@
-"""The kernels' signatures: what each takes, and what the host gives it, for definitions and calls alike."""
+"""The kernels of a package: what each takes, and what the host gives it, for definitions and calls alike."""
 
 from __future__ import annotations
 
@@ -6,41 +6,35 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from . import statements
-from .leaf import SIDES, Leaf, Side
+from . import programs, rotation
+from .analysis import Analysis
+from .families import known
+from .families.family import Kernels, Pair
+from .leaf import SIDES
 from .parameters import Kernel, Parameter
-from .score_terms import View
-from .shared_parameters import TILED, SharedParameters
+from .shared_parameters import SharedParameters
+from .statements import Block, Branch, Loop, Statement, needed, reads
 from .tile_states import TileStates
 
 
 @dataclass(frozen=True)
-class Pair:
-    """The gradient of an input with a query and a key axis: its kernel, and how many batch entries and heads it has."""
-
-    leaf: Leaf
-    view: View
-    kernel: Kernel
-    batches: str
-    heads: str
-
-
-@dataclass(frozen=True)
 class Signatures(SharedParameters):
-    """The signatures of a variant's kernels."""
+    """The kernels of a variant: those of its family, and those that prepare what they read."""
 
-    by_query: View
-    by_key: View
-
-    @property
-    def kv(self) -> str:
-        """What kernels call the key head."""
-        return "kv_h" if self.spec.grouped else "h"
+    @cached_property
+    def own(self) -> Kernels:
+        """The kernels of the family."""
+        return known.of(self.spec).kernels(self)
 
     @property
-    def tail(self) -> bool:
-        """Whether a step may meet a tile with rows of the next sequence."""
-        return self.storage.cut and not self.spec.algorithm.whole_head
+    def forward(self) -> Kernel:
+        """The forward pass."""
+        return self.own.forward
+
+    @property
+    def pairs(self) -> tuple[Pair, ...]:
+        """The gradients of learned inputs that each score may have a value of its own of, a kernel for each."""
+        return self.own.pairs
 
     @property
     def described(self) -> bool:
@@ -59,131 +53,11 @@ class Signatures(SharedParameters):
     @property
     def level(self) -> str:
         """Text of whether descriptors can read values of queries by position: from multiples of 16 bytes on; or ""."""
-        if not any(p.condition for p in self.dkv.parts):
+        if not (self.own.dkv and any(p.condition for p in self.own.dkv.parts)):
             return ""
         if self.spec.packed:
             return "cu_seqlens_q.data_ptr() == cu_seqlens_k.data_ptr()"
         return "(k.shape[1] - q.shape[1]) % 8 == 0"
-
-    @property
-    def forward(self) -> Kernel:
-        """The forward pass."""
-        return self._by_heads if self.spec.algorithm.whole_head else self._by_queries
-
-    @cached_property
-    def _by_queries(self) -> Kernel:
-        """One tile of queries, over the keys that it sees."""
-        strided = self.spec.algorithm.strided_keys
-        keys = ("k_base", "k_stride_row", "D") if strided else ("k_desc",)
-        step = self._step(
-            "forward",
-            self.by_query,
-            ("acc", "m", "l", "q_tile", *keys, "v_desc"),
-            statements.reads(self.by_query.score),
-        )
-        return Kernel(
-            "forward",
-            (
-                *self._operands(*(("q_desc", "v_desc") if strided else ("q_desc", "k_desc", "v_desc"))),
-                *(self._strided_keys() if strided else ()),
-                Parameter("out_ptr", "*T", "out", written=True),
-                Parameter("lse_ptr", "*fp32", "lse", written=True),
-                *self._sizes(),
-                *self.storage.aligned(),
-                *self._given(self.by_query),
-                *self._skipped("q"),
-                *self._sunk(),
-                *self._dropped(),
-                *self._constants(*(("GROUP", "D", "DV") if strided else ("GROUP", "DV")), *TILED),
-                self._axis("q"),
-            ),
-            step,
-        )
-
-    @cached_property
-    def _by_heads(self) -> Kernel:
-        """One head, a tile of keys after the other, each over the queries that see it."""
-        names = ("k_tile", "v_tile", "q_desc", "acc_base", "m_base", "l_base", "DV")
-        # a mask asks which keys there are at all
-        read = {"k_pos", "k_len", *statements.reads(self.by_key.score)}
-        return Kernel(
-            "forward",
-            (
-                *self._operands("q_desc", "k_desc", "v_desc"),
-                *(Parameter(f"{name}_ptr", "*fp32", name, written=True) for name in ("acc", "m", "l")),
-                Parameter("out_ptr", "*T", "out", written=True),
-                Parameter("lse_ptr", "*fp32", "lse", written=True),
-                *self._sizes(),
-                *self.storage.aligned(),
-                *self._given(self.by_key),
-                *self._dropped(),
-                *self._constants("GROUP", "DV", *TILED),
-            ),
-            self._step("forward", self.by_key, names, read),
-        )
-
-    @cached_property
-    def dkv(self) -> Kernel:
-        """The gradients of a tile of keys, over the queries that see it."""
-        names = (
-            "dk",
-            "dv",
-            *(s.name for s in self.by_key.sums),
-            "k_tile",
-            "v_tile",
-            "q_desc",
-            "dout_desc",
-            "lse_desc",
-            "delta_desc",
-            "row_base",
-        )
-        return Kernel(
-            "backward_dkv",
-            (
-                *self._operands("q_desc", "k_desc", "v_desc", "dout_desc"),
-                Parameter("lse_desc", "rows", "lse", ("BLOCK_M",)),
-                Parameter("delta_desc", "rows", "delta", ("BLOCK_M",)),
-                Parameter("dk_ptr", "*T", "dk", written=True),
-                Parameter("dv_ptr", "*T", "dv", written=True),
-                *self._sizes(),
-                *self.storage.aligned(),
-                *self._summed(self.by_key),
-                *self._given(self.by_key),
-                *self._skipped("k"),
-                *self._dropped(),
-                *(Parameter(f"{s.name}_ptr", "*fp32", s.name, written=True) for s in self.by_key.learned),
-                *self._angles(),
-                *self._constants("GROUP", "D", "DV", "PAIRS", *TILED, "BLOCK_PAIRS"),
-                self._axis("k"),
-            ),
-            self._step("backward_dkv", self.by_key, names, _read_backward(self.by_key)),
-        )
-
-    @cached_property
-    def dq(self) -> Kernel:
-        """The gradients of a tile of queries, over the keys that it sees, and delta for the other kernels."""
-        names = ("dq", *(s.name for s in self.by_query.sums), "q_tile", "dout_tile", "lse", "delta", "k_desc", "v_desc")
-        return Kernel(
-            "backward_dq",
-            (
-                *self._operands("q_desc", "k_desc", "v_desc", "out_desc", "dout_desc"),
-                Parameter("dq_ptr", "*T", "dq", written=True),
-                Parameter("lse_ptr", "*fp32", "lse"),
-                Parameter("dlse_ptr", "*fp32", "dlse"),
-                Parameter("delta_ptr", "*fp32", "delta", written=True),
-                *self._sizes(),
-                *self.storage.aligned(),
-                *self._summed(self.by_query),
-                *self._given(self.by_query),
-                *self._skipped("q"),
-                *self._dropped(),
-                *(Parameter(f"{s.name}_ptr", "*fp32", s.name, written=True) for s in self.by_query.learned),
-                *self._angles(),
-                *self._constants("GROUP", "D", "PAIRS", *TILED, "BLOCK_PAIRS"),
-                self._axis("q"),
-            ),
-            self._step("backward_dq", self.by_query, names, _read_backward(self.by_query)),
-        )
 
     @cached_property
     def rotate(self) -> Kernel:
@@ -198,33 +72,60 @@ class Signatures(SharedParameters):
                 Parameter(f"{x}_turned_stride_{axis}", "i32", f"{x}_turned.stride({i})")
                 for i, axis in enumerate(axes[:-1])
             ]
-        constants = self._constants("PAIRS", "BLOCK_T", "BLOCK_PAIRS")
-        rest = self._constants("D", "BLOCK_REST") if self.spec.rope and self.spec.rope.dims else ()
+        constants = self.constants("PAIRS", "BLOCK_T", "BLOCK_PAIRS")
+        rest = self.constants("D", "BLOCK_REST") if self.spec.rope and self.spec.rope.dims else ()
         return Kernel(
             "rotate",
             (
                 *sides,
-                *self._angles(),
-                *self._sizes(scale=False),
+                *self.angles(),
+                *self.sizes(scale=False),
                 Parameter("Hkv", "i32", "k.shape[-2]"),
                 Parameter("tiles", "i32", f"_cdiv(max({', '.join(self.storage.longest)}), block_t)"),
                 *constants,
                 *rest,
             ),
+            "portable/rotate.jinja",
+            blocks={
+                "enter": self.storage.found(),
+                "positions": rotation.positions(self.analysis),
+                "turn_q": rotation.turned(self.analysis, "q", "h"),
+                "turn_k": rotation.turned(self.analysis, "k", "h - Hq"),
+            },
         )
 
     @cached_property
     def scan(self) -> Kernel:
         """Cumulative sums over the tokens of each sequence, and where its documents begin and end."""
-        return self._along_tokens("scan", "sums", Parameter("sums_ptr", "*fp32", "sums", written=True))
+        parts = (Parameter("sums_ptr", "*fp32", "sums", written=True),)
+        places = (
+            (Statement("sums_ptr", "h.to(tl.int64) * 4 * total + aligned", "+="),)
+            if self.storage.cut
+            else (
+                Statement("total", "count"),
+                Statement("sums_ptr", "tl.program_id(0).to(tl.int64) * 4 * count", "+="),
+            )
+        )
+        return self._along_tokens("scan", "sums", parts, places)
 
     @cached_property
     def scan_back(self) -> Kernel:
         """The gradient of what was summed up, from that of the sums."""
         parts = Parameter("dsums_ptr", "*fp32", "dsums"), Parameter("dx_ptr", "*fp32", "dx", written=True)
-        return self._along_tokens("scan_back", "dsums", *parts)
+        places = tuple(
+            Statement(
+                f"{name}_ptr",
+                f"h.to(tl.int64) * {rows} + {first}" if self.storage.cut else "tl.program_id(0).to(tl.int64) * count",
+                "+=",
+            )
+            for name, rows, first in (("dsums", "total", "aligned"), ("dx", "rows", "offset"))
+        )
+        return self._along_tokens("scan_back", "dsums", parts, places)
 
-    def _along_tokens(self, name: str, sums: str, *parts: Parameter) -> Kernel:
+    def _along_tokens(
+        self, name: str, sums: str, parts: tuple[Parameter, ...], places: tuple[Statement, ...]
+    ) -> Kernel:
+        found = (Statement("b, h", "tl.program_id(0) // heads, tl.program_id(0) % heads"), *self.storage.tokens())
         outer = [axis for axis in ("batch", "head", "token") if axis in self.storage.outer]
         lengths = (
             (
@@ -246,50 +147,20 @@ class Signatures(SharedParameters):
                 Parameter("RESET", "constexpr", "reset"),
                 Parameter("BLOCK", "constexpr", "block"),
             ),
+            f"portable/{name}.jinja",
+            blocks={"enter": (*found, *places)},
         )
-
-    @cached_property
-    def pairs(self) -> tuple[Pair, ...]:
-        """The gradients of learned inputs that each score may have a value of its own of, a kernel for each."""
-        leaves = [leaf for leaf in self.by_query.leaves if leaf.input.grad and leaf.form == "pair"]
-        return tuple(self._pair(leaf) for leaf in leaves)
-
-    def _pair(self, leaf: Leaf) -> Pair:
-        view, given = View(self.by_query.spec, "q", pair=leaf), leaf.input
-        places = {kind: i for i, kind in enumerate(given.kinds)}
-        batch = f"{given.name}.shape[{places['batch']}]" if "batch" in places else "1"
-        head = next((i for kind, i in places.items() if kind in ("head", "kv_head")), None)
-        heads = "1" if head is None else f"{given.name}.shape[{head}]"
-        kernel = Kernel(
-            f"backward_{given.name}",
-            (
-                *self._operands("q_desc", "k_desc", "v_desc", "dout_desc"),
-                Parameter(f"d{given.name}_ptr", "*fp32", f"{leaf.name}_sum", written=True),
-                Parameter("lse_ptr", "*fp32", "lse"),
-                Parameter("delta_ptr", "*fp32", "delta"),
-                *self._sizes(),
-                Parameter("all_batches", "i32", "q.shape[0]"),
-                Parameter("own_batches", "i32", batch),
-                Parameter("own_heads", "i32", heads),
-                *self._given(view),
-                *self._dropped(),
-                *self._constants("GROUP", *TILED),
-            ),
-        )
-        return Pair(leaf, view, kernel, batch, heads)
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
         """All kernels of the package."""
-        found = (self.forward, self.dkv, self.dq) if self.spec.algorithm.backward else (self.forward,)
         return (
-            ((self.bounds,) if self.bounds else ())
-            + ((self.ranges,) if self.ranges else ())
-            + found
-            + tuple(pair.kernel for pair in self.pairs)
-            + ((self.rotate,) if self.spec.rope else ())
-            + ((self.scan,) if self.scanned else ())
-            + ((self.scan_back,) if self.scanned and self.spec.algorithm.backward else ())
+            *((self.bounds,) if self.bounds else ()),
+            *((self.ranges,) if self.ranges else ()),
+            *((self.rotate,) if self.spec.rope else ()),
+            *self.own.all,
+            *((self.scan,) if self.scanned else ()),
+            *((self.scan_back,) if self.scanned and self.spec.algorithm.backward else ()),
         )
 
     # -- kernels that look at masks alone, and what they leave to the others -----------------------------------------
@@ -297,8 +168,24 @@ class Signatures(SharedParameters):
     @cached_property
     def bounds(self) -> Kernel | None:
         """The extremes, for each tile, of what masks read along queries and along keys."""
-        notes = tuple(self._notes(written=True))
-        return Kernel("bounds", (*notes, *self._told(TileStates(self.spec, "q").noting_names))) if notes else None
+        notes = tuple(self.notes(written=True))
+        if not notes:
+            return None
+        parts = (*notes, *self._told(TileStates(self.spec, "q").noting_names))
+        note: tuple[Block, ...] = ()
+        for side in reversed(SIDES):
+            states = TileStates(self.spec, side)
+            if states.noted(side):
+                mine = _noted(self.analysis, states)
+                note = (
+                    (Branch("tile < q_tiles", mine, note),)
+                    if side == "q"
+                    else (Statement("tile", "q_tiles", "-="), *mine)
+                    if TileStates(self.spec, "q").noted("q")
+                    else (Branch("tile >= q_tiles", (Statement("tile", "q_tiles", "-="), *mine)),)
+                )
+        blocks = {"enter": self._masked("(q_tiles + k_tiles)", parts), "note": note}
+        return Kernel("bounds", parts, "portable/bounds.jinja", blocks=blocks)
 
     @cached_property
     def ranged(self) -> tuple[TileStates, ...]:
@@ -309,61 +196,75 @@ class Signatures(SharedParameters):
     @cached_property
     def ranges(self) -> Kernel | None:
         """The parts of keys that each part of queries needs, and the other way round."""
-        made = [Parameter(f"{x.ranges}_ptr", "*i32", x.ranges, written=True) for x in self.ranged]
-        told = self._told(TileStates(self.spec, "q").telling_names)
-        return Kernel("ranges", (*made, *self._notes(), *told)) if made else None
+        if not self.ranged:
+            return None
+        made = (Parameter(f"{x.ranges}_ptr", "*i32", x.ranges, written=True) for x in self.ranged)
+        parts = (*made, *self.notes(), *self._told(TileStates(self.spec, "q").telling_names))
+        first, *others = (_range_of(self.analysis, states) for states in self.ranged)
+        tiles, note = f"{self.ranged[0].own}_tiles", first
+        if others:
+            tiles = "(q_tiles + k_tiles)"
+            note = (Branch("tile < q_tiles", first, (Statement("tile", "q_tiles", "-="), *others[0])),)
+        blocks = {"enter": self._masked(tiles, parts), "note": note}
+        texts = {"both": ", or the other way round" if others else ""}
+        return Kernel("ranges", parts, "portable/ranges.jinja", blocks=blocks, texts=texts)
+
+    def _masked(self, tiles: str, parts: Iterable[Parameter]) -> tuple[Block, ...]:
+        """Which of some tiles, batch entries and heads a program has that looks at masks alone."""
+        tile: tuple[Block, ...] = (Statement("tile", f"tl.program_id(0) % {tiles}"),)
+        if not TileStates(self.spec, "q").per_head:
+            return (*tile, Statement("b", f"tl.program_id(0) // {tiles}"), *self.storage.found())
+        heads = Statement("b, h", f"tl.program_id(0) // {tiles} // Hq, tl.program_id(0) // {tiles} % Hq")
+        grouped = any(p.name == "GROUP" for p in parts)
+        return (*tile, heads, *(self.analysis.key_head if grouped else ()), *self.storage.found())
 
     def _told(self, named: set[str]) -> Iterable[Parameter]:
         """What a small kernel takes that looks at the masks alone, and names these."""
         states = TileStates(self.spec, "q")
-        yield from (p for p in self._sizes(scale=False) if p.name != "Hq" or states.per_head)
-        yield from (p for p in self._given(states.reader) if p.name in named)
+        yield from (p for p in self.sizes(scale=False) if p.name != "Hq" or states.per_head)
+        yield from (p for p in self.given(states.reader) if p.name in named)
         if "kv_h" in named:
-            yield from self._constants("GROUP")
-        yield from self._constants("BLOCK_M", "BLOCK_N")
-
-    def _notes(self, *, written: bool = False) -> Iterable[Parameter]:
-        """Where the extremes of tiles stand."""
-        states = TileStates(self.spec, "q")
-        sides = [side for side in SIDES if states.noted(side)]
-        for side in sides:
-            yield Parameter(f"{side}_bounds_ptr", "*i32", f"{side}_bounds", written=written)
-        for side in SIDES if sides else ():
-            yield Parameter(f"{side}_tiles", "i32", f"{side}_tiles")
-
-    def _skipped(self, side: Side) -> Iterable[Parameter]:
-        """What tells the tiles to skip: their range, or the notes that tell the state of each."""
-        states = TileStates(self.spec, side)
-        if not (states.any and states.ranged):
-            yield from self._notes()
-            return
-        yield Parameter(f"{states.ranges}_ptr", "*i32", states.ranges)
-        yield Parameter(f"{side}_parts", "i32", f"{states.ranges}.shape[1]")
-
-    def _summed(self, view: View) -> Iterable[Parameter]:
-        """How many rows a head has in the gradients that a kernel of packed sequences writes row by row."""
-        rows = [s.leaf for s in view.learned if s.leaf.tie and self.storage.cut]
-        if any(leaf.input.scan for leaf in rows):
-            yield Parameter("k_rows", "i32", f"{self.sums[0]}.shape[-1]")
-
-    def _step(self, name: str, view: View, own: tuple[str, ...], read: Iterable[str]) -> tuple[str, ...]:
-        """A step's parameters: its own names, where it stands, and what it reads for the terms."""
-        by_query = view.own == "q"
-        place = self.storage.place("k" if by_query else "q")
-        inside = ("k_pos",) if by_query else ("row", "q_pos", "q_first")
-        loads = (*view.loads("step"), *view.loads("mask"))
-        read = {*read, *statements.reads((*view.keep, *loads))}
-        placed = by_query or {"k_len", "q_pos", "q_first"} & read
-        where = (self.kv, "k_start") if by_query else ("h", "q_start", "q_len")
-        known = (*own, place, *where, *(("k_len",) if placed else ()), "scale" if self.spec.scores else "scale_log2")
-        blocks = ("BLOCK_N" if by_query else "BLOCK_M", "BLOCK_D", "BLOCK_DV", "PRECISION")
-        if self.spec.dropout:
-            read |= statements.names(view.kept) | ({"rescale"} if name != "forward" else set())
-        made = statements.targets(loads)
-        sums = [name for s in view.learned for name in (f"{s.name}_ptr", f"{s.name}_row")]
-        return (*known, *view.passed(read, {*known, *inside, *made}, ("slot", *sums)), *blocks)
+            yield from self.constants("GROUP")
+        yield from self.constants("BLOCK_M", "BLOCK_N")
 
 
-def _read_backward(view: View) -> frozenset[str]:
-    """The names that the score terms of a backward step read."""
-    return statements.reads((*view.added, *view.inward))
+def _noted(a: Analysis, states: TileStates) -> tuple[Block, ...]:
+    """The statements that note the extremes of one tile of a side."""
+    side = states.own
+    noted, block = states.noted(side), "BLOCK_M" if side == "q" else "BLOCK_N"
+    inside = "row < q_len" if side == "q" else "k_pos < k_len"
+    place = f"tl.cast({states.place} * {side}_tiles + tile, tl.int64) * {2 * len(noted)}"
+    stores = []
+    for i, leaf in enumerate(noted):
+        there = f"({inside})[:, None]" if leaf.form == "entry" else inside
+        ptr = f"{side}_bounds_ptr + place" + (f" + {2 * i}" if i else "")
+        stores.append(Statement("", f"store_extremes({ptr}, {leaf.name}, {there})"))
+    read = reads((*states.noting, *stores))
+    rows = needed((Statement(f"{side}_start", f"tile * {block}"), *programs.rows(a, side)), read)
+    return (*rows, *states.noting, Statement("place", place), *stores)
+
+
+def _range_of(a: Analysis, states: TileStates) -> tuple[Block, ...]:
+    """The statements that work out and store the range of parts that one part of a side needs."""
+    own, other = (states.own, "k") if states.own == "q" else (states.own, "q")
+    block, ends = "BLOCK_M" if own == "q" else "BLOCK_N", "first, full_first, full_last, last"
+    start = f"tile * {block}"
+    count = f"{other}_tiles"
+    step = (
+        Statement("others", "start + tl.arange(0, 1024)"),
+        Statement("some, every", f"{states.function}({', '.join(('others', *states.parameters, states.block))})"),
+        Statement(ends, f"add_states({ends}, others, some, every, {count})"),
+    )
+    loaded = (*states.telling, *states.bases("tile"), *states.notes(own))
+    rows = (
+        Statement(f"{own}_first", a.positions.of(start) if own == "q" else start),
+        Statement(f"{own}_last", f"tl.minimum({own}_first + {block}, k_len) - 1"),
+    )
+    return (
+        *needed(rows, reads((*loaded, *step))),
+        *loaded,
+        Statement(ends, f"{count}, {count}, {count}, 0"),
+        Loop("start", "0", f"{count}, 1024", step),
+        Statement("place", f"tl.cast({states.place} * {own}_tiles + tile, tl.int64) * 4"),
+        Statement("", f"store_range({states.ranges}_ptr + place, {ends})"),
+    )

@@ -43,6 +43,11 @@ class Call:
     function: str
     arguments: tuple[str, ...]
 
+    @property
+    def reads(self) -> frozenset[str]:
+        """The names in its arguments."""
+        return names(*self.arguments)
+
     def lines(self) -> Iterator[str]:
         """Its lines in a kernel."""
         yield f"{self.target} = {self.function}(" if self.target else f"{self.function}("
@@ -55,6 +60,7 @@ class Comment:
     """A line that says why what follows is done."""
 
     text: str
+    reads = frozenset[str]()
 
     def lines(self) -> Iterator[str]:
         """The line in a kernel."""
@@ -71,6 +77,11 @@ class Loop:
     body: tuple[Block, ...]
     stages: int | None = None  # None: as the launch says
 
+    @property
+    def reads(self) -> frozenset[str]:
+        """The names in its ends and its body."""
+        return names(self.begin, self.end) | reads(self.body)
+
     def lines(self) -> Iterator[str]:
         """Its lines in a kernel."""
         stages = f", num_stages={self.stages}" if self.stages else ""
@@ -84,14 +95,20 @@ class Branch:
 
     condition: str
     then: tuple[Block, ...]
-    otherwise: tuple[Block, ...]
+    otherwise: tuple[Block, ...] = ()
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """The names in the condition and in both blocks."""
+        return names(self.condition) | reads((*self.then, *self.otherwise))
 
     def lines(self) -> Iterator[str]:
         """Its lines in a kernel."""
         yield f"if {self.condition}:"
         yield from (f"    {line}" for line in lines(self.then))
-        yield "else:"
-        yield from (f"    {line}" for line in lines(self.otherwise))
+        if self.otherwise:
+            yield "else:"
+            yield from (f"    {line}" for line in lines(self.otherwise))
 
 
 Block = Statement | Call | Comment | Loop | Branch
@@ -109,9 +126,19 @@ def names(*texts: str) -> frozenset[str]:
     return frozenset(word for text in texts for word in re.findall(r"\w+", text))
 
 
-def reads(statements: Iterable[Statement]) -> frozenset[str]:
+def reads(blocks: Iterable[Block]) -> frozenset[str]:
     """The names that any of them reads."""
-    return frozenset(name for statement in statements for name in statement.reads)
+    return frozenset(name for block in blocks for name in block.reads)
+
+
+def needed(candidates: Iterable[Statement], read: Iterable[str]) -> tuple[Statement, ...]:
+    """Those of some statements that others need, which read these names."""
+    wanted, found = set(read), []
+    for statement in reversed(tuple(candidates)):
+        if statement.target in wanted:
+            found.append(statement)
+            wanted |= statement.reads
+    return tuple(reversed(found))
 
 
 def targets(statements: Iterable[Statement]) -> tuple[str, ...]:

@@ -28,6 +28,12 @@ class Dense:
     counted = ("q", "k")  # what tells how many parts of queries and of keys there are
     nothing = "out.numel() == 0 or k.numel() == 0"  # text of whether no query sees a key
 
+    head_offset = "(tl.cast(b, tl.int64) * stride_batch + tl.cast(h, tl.int64) * stride_head)"
+
+    def leading(self, entry: str = "b", own: str = "h") -> str:
+        """Text of what leads to a head's rows: something of the batch entry, then of the head."""
+        return f"{entry}, {own}"
+
     def tile(self, x: str, side: Side, head: str, rows: str, columns: str) -> str:
         """Text that loads a tile of queries or keys, as [rows, columns]."""
         return f"load_tile({x}_desc, b, {head}, {side}_start, {side}_len, {rows}, {columns})"
@@ -35,6 +41,10 @@ class Dense:
     def found(self, own: str = "") -> tuple[Statement, ...]:
         """The statements that find a sequence."""
         return ()
+
+    def tokens(self) -> tuple[Statement, ...]:
+        """The statements by which a program that sums along tokens finds those of its head."""
+        return (Statement("x_ptr", "b.to(tl.int64) * x_stride_batch + h.to(tl.int64) * x_stride_head", "+="),)
 
     def rows(self, side: Side) -> str:
         """Text of the first of a sequence's rows in out, dq, dk and dv."""
@@ -91,6 +101,12 @@ class Packed:
     counted = ("q", "cu_seqlens_q", *longest)
     nothing = "0 in (out.numel(), k.numel(), max_seqlen_q, max_seqlen_k, cu_seqlens_q.shape[0] - 1)"
 
+    head_offset = "tl.cast(h, tl.int64) * stride_head"
+
+    def leading(self, entry: str = "b", own: str = "h") -> str:
+        """Text of what leads to a head's rows: something of the batch entry, then of the head."""
+        return own
+
     def tile(self, x: str, side: Side, head: str, rows: str, columns: str) -> str:
         """Text that loads a tile of queries or keys, as [rows, columns]."""
         ends = f"{side}_offset + {side}_start, {side}_offset + {side}_len"
@@ -106,6 +122,16 @@ class Packed:
             if side in own:
                 found.append(Statement(f"{side}_aligned", self.boundary(f"{side}_offset")))
         return tuple(found)
+
+    def tokens(self) -> tuple[Statement, ...]:
+        """The statements by which a program that sums along tokens finds those of its head."""
+        first = "h.to(tl.int64) * x_stride_head + offset.to(tl.int64) * x_stride_token"
+        return (
+            Statement("offset, past", "find_rows(cu_seqlens_ptr, b, rows)"),
+            Statement("count", "past - offset"),
+            Statement("aligned", self.boundary("offset")),
+            Statement("x_ptr", first, "+="),
+        )
 
     @staticmethod
     def boundary(offset: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from dataclasses import dataclass
 
@@ -13,8 +14,10 @@ from ..tiling import ranges
 from ..tiling.ranges import Span
 from .leaf import Side
 from .leaves import Reader
-from .statements import names
+from .positions import ENDS_TOGETHER
+from .statements import Statement, names
 
+_RANGE = ("first", "full_first", "full_last", "last")
 _SHIFT = Node("local", (), "shift", "int")  # the position of row 0
 _POSITIONS = ("q_first", "q_last", "k_first", "k_last", "q_len", "k_len", "b", "h", "kv_h")
 
@@ -42,6 +45,7 @@ class TileRange:
     narrowed: bool  # whether tensors of the call tell kernels which tiles to visit
     exact: bool  # whether single positions visit nothing but what they see
     plain: tuple[str, ...] | None  # the parameters that a call gives as numbers; None if some are not such
+    after: bool  # whether ranges begin behind others: those of some side have several spans
 
     @property
     def whole(self) -> bool:
@@ -50,8 +54,31 @@ class TileRange:
 
     def call(self, span: str = "") -> str:
         """Text that works the range out, of one of the spans where there are several."""
-        arguments = (*((span,) if span and len(self.ends) > 1 else ()), *self.parameters, self.block)
+        arguments = (*((span,) if len(self.ends) > 1 else ()), *self.parameters, self.block)
         return f"{self.function}({', '.join(arguments)})"
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """What the function takes before the tile's size."""
+        return (*(("span",) if len(self.ends) > 1 else ()), *self.parameters)
+
+    @property
+    def body(self) -> tuple[Statement, ...]:
+        """The function's statements."""
+        found = [Statement("shift", ENDS_TOGETHER.shift)] if self.shifted else []
+        for n, ends in enumerate(self.ends):
+            full = ends.full or (ends.hi, ends.hi)
+            after = (f"last{n - 1}" if n else "0",) if self.after else ()
+            # the comma behind the last one keeps each on a line of its own
+            call = f"tile_range({', '.join((ends.lo, ends.hi, *full, *after, self.block))},)"
+            if len(self.ends) == 1:
+                return (*found, Statement("", f"return {call}"))
+            found.append(Statement(", ".join(f"{name}{n}" for name in _RANGE), call))
+        for name in _RANGE:
+            *others, last = (f"{name}{n}" for n in range(len(self.ends)))
+            choice = "".join(f"tl.where(span == {n}, {other}, " for n, other in enumerate(others))
+            found.append(Statement(name, f"{choice}{last}{')' * len(others)}"))
+        return (*found, Statement("", f"return {', '.join(_RANGE)}"))
 
     @property
     def count(self) -> str:
@@ -87,6 +114,13 @@ def spans(spec: Spec, along: Side) -> tuple[Span, ...]:
     return ranges.spans(whole, along, inputs, {name: low for name, low in scalars.items() if low is not None})
 
 
+def both(spec: Spec, *, key_states: bool = False, query_states: bool = False) -> tuple[TileRange, TileRange]:
+    """The ranges of keys and of queries; kernels may be told the states of tiles of either."""
+    keys, queries = build(spec, "k", told=key_states), build(spec, "q", told=query_states)
+    after = any(len(tiles.ends) > 1 for tiles in (keys, queries))
+    return dataclasses.replace(keys, after=after), dataclasses.replace(queries, after=after)
+
+
 def build(spec: Spec, along: Side, *, told: bool = False) -> TileRange:
     """The walk of query tiles' programs over keys, or of key tiles' programs over queries.
 
@@ -109,7 +143,7 @@ def build(spec: Spec, along: Side, *, told: bool = False) -> TileRange:
     left = narrowed or len(found) > 1 or any(span.lo is not None or span.full_lo is not None for span in found)
     function, block = ("key_tiles", "BLOCK_N") if along == "k" else ("query_tiles", "BLOCK_M")
     exact, plain = all(span.exact for span in found), _plain(spec, parameters)
-    return TileRange(function, parameters, block, ends, full, left, "shift" in named, narrowed, exact, plain)
+    return TileRange(function, parameters, block, ends, full, left, "shift" in named, narrowed, exact, plain, False)
 
 
 def _plain(spec: Spec, parameters: tuple[str, ...]) -> tuple[str, ...] | None:

@@ -39,7 +39,7 @@ class TileStates:
     @property
     def _leaves(self) -> tuple[Leaf, ...]:
         """What could tell tiles apart: nothing for programs that own more than a tile."""
-        return () if self.spec.algorithm.whole_head else self.reader.leaves
+        return self.reader.leaves if self.spec.algorithm.by_query else ()
 
     @property
     def function(self) -> str:
@@ -171,6 +171,21 @@ class TileStates:
             call = f"block_extremes({self.reader.base(leaf.input)}, {texts[0]}, {texts[1]}, {self.block})"
             lines.append(Statement(f"{leaf.name}_least, {leaf.name}_most", call))
         return tuple(lines)
+
+    @property
+    def body(self) -> tuple[Statement, ...]:
+        """The function's statements, up to `some` and `every`."""
+        other: Side = "k" if self.own == "q" else "q"
+        first = "tile * BLOCK_N" if other == "k" else ENDS_TOGETHER.of("tile * BLOCK_M")
+        return (
+            Statement(f"{other}_first", first),
+            Statement(f"{other}_last", f"tl.minimum({other}_first + {self.block}, k_len) - 1"),
+            *self.notes(other),
+            *self.extremes,
+            Statement("some", f"{other}_first <= {other}_last"),
+            Statement("every", f"{other}_first + {self.block} <= k_len"),
+            *(statement for found in self.conditions for statement in found),
+        )
 
     @property
     def parameters(self) -> tuple[str, ...]:

@@ -28,6 +28,12 @@ SMOOTH = frozenset(name for name, function in FUNCTIONS.items() if function.kind
 SCALARS = frozenset({"q_len", "k_len", "heads"})
 COUNTS = SCALARS | {"k", "b", "h", "kv_h"}  # never negative
 
+TRITON_HELPERS = (
+    *("as_float", "whole_floor", "floor_div", "floor_mod", "floor_mod_float", "integer_power", "power"),
+    *(function.triton for function in FUNCTIONS.values()),
+)
+"""The jitted functions that text may call, each after those that it calls."""
+
 TERNARY, OR, AND, NOT, COMPARE, BIT_OR, BIT_AND, SUM, PRODUCT, UNARY, POWER, ATOM = range(12)
 BINARY = {"+": SUM, "-": SUM, "*": PRODUCT, "/": PRODUCT, "//": PRODUCT, "%": PRODUCT}
 
@@ -64,17 +70,7 @@ def triton_helpers(nodes: Iterable[Node]) -> tuple[str, ...]:
                 printer.print(part)
     if "power" in printer.helpers:
         printer.helpers.add("as_float")
-    order = (
-        "as_float",
-        "whole_floor",
-        "floor_div",
-        "floor_mod",
-        "floor_mod_float",
-        "integer_power",
-        "power",
-        *(function.triton for function in FUNCTIONS.values()),
-    )
-    return tuple(name for name in order if name in printer.helpers)
+    return tuple(name for name in TRITON_HELPERS if name in printer.helpers)
 
 
 def fold(node: Node) -> Node:

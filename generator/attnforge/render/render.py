@@ -18,11 +18,11 @@ from ..export import flex
 from ..language.spec import Spec
 from ..plan import plan, reference, statements
 from ..source import resources
-from . import format, header, prune
+from . import format, header
 
 _FILES = {
     "__init__.py": "host/init.py.jinja",
-    "kernels.py": "kernels/kernels.py.jinja",
+    "kernels.py": "portable/kernels.py.jinja",
     "launch.py": "host/launch.py.jinja",
     "api.py": "host/api.py.jinja",
     "reference.py": "host/reference.py.jinja",
@@ -93,7 +93,7 @@ def export(spec: Spec, to: str) -> str:
 
 def _file(template: str, values: dict[str, Any]) -> str:
     text = _python(template, values)
-    return header.stamp(prune.unread(text) if template.startswith("kernels/") else text)
+    return header.stamp(text)
 
 
 def _python(template: str, values: dict[str, Any]) -> str:

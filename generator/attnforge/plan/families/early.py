@@ -1,0 +1,100 @@
+"""Earlier orders of the same computation, forward only: what they cost shows what the portable family's order saves."""
+
+from __future__ import annotations
+
+from .. import programs, softmax
+from ..loops import Loops
+from ..parameters import Kernel, Parameter
+from ..shared_parameters import TILED, SharedParameters
+from ..statements import Comment, Statement, needed, reads
+from . import portable
+from .family import Family, Kernels
+
+
+def _columns_of_keys(p: SharedParameters) -> portable.Keys:
+    """Tiles whose neighbours in a row stand a stride apart: a key in each column as loaded."""
+    # strides count 16 bytes, so that the compiler sees that it may load as many at once
+    names = ["row" if axis == "token" else axis for axis in p.storage.outer]
+    strides = (Parameter(f"k_stride_{name}", "i32", f"_steps(k, {i})") for i, name in enumerate(names))
+    start = f"{p.storage.offset('k', 'k', 'row')} + tl.cast({p.analysis.kv}, tl.int64) * k_stride_head"
+    return portable.Keys(
+        ("q_desc", "v_desc"),
+        (Parameter("k_ptr", "*T", "k"), *strides),
+        ("k_base", "k_stride_row", "D"),
+        (Statement("k_base", f"k_ptr + ({start}) * elements(k_ptr)"),),
+        "load_columns(k_base, k_stride_row, k_start, k_len, D, BLOCK_D, BLOCK_N)",
+        "k_tile",
+        ("GROUP", "D", "DV"),
+    )
+
+
+def _by_heads(p: SharedParameters) -> Kernel:
+    """One head, a tile of keys after the other, each over the queries that see it."""
+    a, view = p.analysis, p.analysis.by_key
+    used = softmax.used(view)
+    terms, masked = (*view.loads("step"), *view.score), (*view.loads("mask"), *view.keep)
+    names = ("k_tile", "v_tile", "q_desc", "acc_base", "m_base", "l_base", "DV")
+    # a mask asks which keys there are at all
+    step = p.step("attend", view, (), names, {"k_pos", "k_len"} | reads((*view.score, *used)))
+    whole = "k_start + BLOCK_N <= k_len"
+    loops = Loops(a.queries, None, step.call, a.joined, step.tails, view.narrowed, full_if=whole, stages=1)
+    zeroed = Statement("v_tile", "tl.where((k_pos < k_len)[:, None], v_tile, 0.0)")
+    why = Comment("the next sequence's values: 0 times a NaN would be NaN")
+    return Kernel(
+        "forward",
+        (
+            *p.operands("q_desc", "k_desc", "v_desc"),
+            *(Parameter(f"{name}_ptr", "*fp32", name, written=True) for name in ("acc", "m", "l")),
+            Parameter("out_ptr", "*T", "out", written=True),
+            Parameter("lse_ptr", "*fp32", "lse", written=True),
+            *p.sizes(),
+            *p.storage.aligned(),
+            *p.given(view),
+            *p.dropped(),
+            *p.constants("GROUP", "DV", *TILED),
+        ),
+        "early/forward_by_heads.jinja",
+        f"({p.storage.sequences} * q.shape[-2],)",
+        step,
+        {
+            "step_rows": needed(programs.rows(a, "q"), {"row"} | reads((*terms, *masked, *used))),
+            "scored": terms,
+            "masked": masked,
+            "unseen": softmax.unseen(p.spec),
+            "used": used,
+            "enter": (
+                *a.key_head,
+                *programs.sequence(a, "q", [("out", "DV")], tile="0"),
+                *needed((*a.scaled, *view.loads("program")), reads((*view.loads("tile"), *loops.blocks))),
+            ),
+            "tile": (
+                *needed(programs.rows(a, "k"), {"k_pos"} | reads((*view.loads("tile"), *loops.blocks))),
+                *view.loads("tile"),
+            ),
+            "cleared": (why, zeroed) if a.storage.cut else (),
+            "visit": loops.blocks,
+            "empty": softmax.empty(p.spec),
+        },
+        {"weights": softmax.weights(p.spec)},
+        _buffers(p),
+    )
+
+
+def _buffers(p: SharedParameters) -> tuple[str, ...]:
+    """The host's statements that make what the forward pass keeps in memory from step to step."""
+    acc = "acc = lse.new_zeros(*lse.shape, v.shape[-1])"
+    if not p.spec.sink:
+        return acc, 'm = lse.new_full(lse.shape, float("-inf"))', "l = lse.new_zeros(lse.shape)"
+    # the sink is what every row has seen at first
+    first = "m = lse.new_empty(lse.shape).copy_((sinks.float() * LOG2E)[:, None])"
+    return acc, first, 'l = (m > float("-inf")).float()'
+
+
+def kernels(p: SharedParameters) -> Kernels:
+    """The forward pass of the order that a spec names."""
+    if p.spec.algorithm.by_query:
+        return Kernels(portable.forward(p, _columns_of_keys(p)), loads=("elements", "load_columns"))
+    return Kernels(_by_heads(p))
+
+
+EARLY = Family("early", lambda spec: not spec.algorithm.backward, kernels)

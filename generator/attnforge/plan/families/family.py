@@ -1,0 +1,49 @@
+"""What a family of kernels is: the specs that it serves, the file it fills, and its kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ...language.spec import Spec
+from ..leaf import Leaf
+from ..parameters import Kernel
+from ..score_terms import View
+from ..shared_parameters import SharedParameters
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The gradient of an input with a query and a key axis: its kernel, and how many batch entries and heads it has."""
+
+    leaf: Leaf
+    view: View
+    kernel: Kernel
+    batches: str
+    heads: str
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """The kernels of a family for one variant; those of the backward pass where there is one."""
+
+    forward: Kernel
+    dkv: Kernel | None = None
+    dq: Kernel | None = None
+    pairs: tuple[Pair, ...] = ()
+    loads: tuple[str, ...] = ()  # functions that load tiles in a way of their own
+
+    @property
+    def all(self) -> tuple[Kernel, ...]:
+        """In the order in which a file holds them."""
+        found = (self.forward, self.dkv, self.dq, *(pair.kernel for pair in self.pairs))
+        return tuple(kernel for kernel in found if kernel)
+
+
+@dataclass(frozen=True)
+class Family:
+    """A set of kernels for a purpose."""
+
+    name: str
+    serves: Callable[[Spec], bool]
+    kernels: Callable[[SharedParameters], Kernels]

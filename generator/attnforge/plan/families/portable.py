@@ -1,0 +1,366 @@
+"""FlashAttention-2 in plain Triton, for every spec and every GPU that Triton compiles for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .. import programs, rotation, softmax
+from ..leaf import Leaf, Side
+from ..loops import Loops
+from ..parameters import Kernel, Parameter
+from ..score_terms import Sum, View
+from ..shared_parameters import TILED, SharedParameters
+from ..statements import Block, Branch, Comment, Loop, Statement, needed, reads
+from .family import Family, Kernels, Pair
+
+
+@dataclass(frozen=True)
+class Keys:
+    """How the forward pass reads tiles of keys."""
+
+    operands: tuple[str, ...]  # the tensors it loads tiles of
+    parameters: tuple[Parameter, ...]  # what it takes for keys besides
+    passed: tuple[str, ...]  # what a step takes for them
+    found: tuple[Statement, ...]  # the statements that find a head's keys
+    tile: str  # text that loads a tile
+    columns: str  # text of the tile with a key in each column
+    constants: tuple[str, ...]
+
+
+def rows_of_keys(p: SharedParameters) -> Keys:
+    """Tiles of whole rows, turned over for the product."""
+    tile = p.storage.tile("k", "k", p.analysis.kv, "BLOCK_N", "BLOCK_D")
+    return Keys(("q_desc", "k_desc", "v_desc"), (), ("k_desc",), (), tile, "k_tile.T", ("GROUP", "DV"))
+
+
+def forward(p: SharedParameters, keys: Keys) -> Kernel:
+    """One tile of queries, over the keys that it sees."""
+    a, view = p.analysis, p.analysis.by_query
+    results, loads, masked = ("acc", "m", "l"), view.loads("step"), view.loads("mask")
+    used = softmax.used(view)
+    own = (*results, "q_tile", *keys.passed, "v_desc")
+    step = p.step("attend", view, results, own, reads((*view.score, *used)))
+    loops = Loops(a.keys, a.key_states, step.call, a.joined, step.tails, view.narrowed, backwards=True)
+    start = softmax.start(p.spec)
+    return Kernel(
+        "forward",
+        (
+            *p.operands(*keys.operands),
+            *keys.parameters,
+            Parameter("out_ptr", "*T", "out", written=True),
+            Parameter("lse_ptr", "*fp32", "lse", written=True),
+            *p.sizes(),
+            *p.storage.aligned(),
+            *p.given(view),
+            *p.skipped("q"),
+            *p.sunk(),
+            *p.dropped(),
+            *p.constants(*keys.constants, *TILED),
+            p.axis("q"),
+        ),
+        "portable/forward.jinja",
+        in_groups(p, "q", "k, v"),
+        step,
+        {
+            "step_loads": (Statement("k_tile", keys.tile),),
+            "scored": (*loads, *view.score),
+            "tail": programs.next_cleared(a, "k", "v_tile"),
+            "masked": (*masked, *view.keep),
+            "unseen": softmax.unseen(p.spec),
+            "used": used,
+            "enter": (
+                *programs.heaviest_first(a),
+                Statement("b, h", "batch_and_head(Hq, TILE_AXIS)"),
+                *a.key_head,
+                Statement("q_start", "tile * BLOCK_M"),
+                *programs.sequence(a, "q", [("out", "DV")]),
+                *programs.beyond(a, "q"),
+                *programs.opened(a, view, "q", {"row"} | reads((*loops.blocks, *start))),
+            ),
+            "begin": (*keys.found, *_tile(p, "q", "q", "BLOCK_D")),
+            "start": start,
+            "visit": loops.blocks,
+            "empty": softmax.empty(p.spec),
+        },
+        {"keys": keys.columns, "weights": softmax.weights(p.spec)},
+    )
+
+
+def in_groups(p: SharedParameters, own: Side, walked: str) -> str:
+    """Text of a grid of heads and of tiles of one side, whose programs walk along tensors."""
+    heads = "q" if own == "q" else "k"
+    return f"_in_groups({p.storage.sequences} * {heads}.shape[-2], {p.tiles(own)}, {walked})"
+
+
+def _tile(p: SharedParameters, x: str, side: Side, columns: str) -> tuple[Statement, ...]:
+    head = "h" if side == "q" else p.analysis.kv
+    rows = "BLOCK_M" if side == "q" else "BLOCK_N"
+    return (Statement(f"{x}_tile", p.storage.tile(x, side, head, rows, columns)),)
+
+
+def _guarded(view: View) -> tuple[Block, ...]:
+    """Slopes that may be wild where the mask hides the score."""
+    return tuple(Statement(name, f"tl.where(keep, {name}, 0.0)") for name in view.guarded)
+
+
+def _row_sums(view: View, block: str) -> tuple[Block, ...]:
+    return tuple(Statement(s.name, f"tl.zeros([{block}], tl.float32)") for s in view.sums)
+
+
+def _dkv(p: SharedParameters) -> Kernel:
+    """The gradients of a tile of keys, over the queries that see it."""
+    a, view = p.analysis, p.analysis.by_key
+    results = ("dk", "dv", *(s.name for s in view.sums))
+    own = (*results, "k_tile", "v_tile", "q_desc", "dout_desc", "lse_desc", "delta_desc", "row_base")
+    used, back = softmax.used_again(view), softmax.passed_back(view, "stays")
+    terms = (*view.loads("step"), *view.inward)
+    masked = (*view.loads("mask"), *view.keep)
+    step = p.step("accumulate_dkdv", view, results, own, reads((*view.added, *view.inward, *used, *back)))
+    loops = Loops(
+        a.queries,
+        a.query_states,
+        step.call,
+        a.joined,
+        step.tails,
+        view.narrowed,
+        tail_stages=1,
+        tails_last=bool(view.sums),
+        known=a.shared_range,
+    )
+    by_head: tuple[Block, ...] = (
+        Statement("row_base", p.storage.head_rows),
+        *view.loads("head"),
+        *_row_sums(view, "BLOCK_N"),
+        *(Statement(f"{s.name}_row", f"{p.storage.head_tokens(s.leaf.input)} + k_pos") for s in view.tables),
+        *loops.blocks,
+        *(
+            _stored(s.name, f"{p.storage.head_tokens(s.leaf.input)} + k_pos", s.name, "k_pos < k_len")
+            for s in view.sums
+        ),
+    )
+    if p.spec.grouped:
+        heads: tuple[Block, ...] = (Loop("h", "kv_h * GROUP", "(kv_h + 1) * GROUP", by_head),)
+    else:
+        why = "one head: without a loop around it the compiler makes slower code of 256 columns"
+        heads = (Comment(why), Loop("_", "h", "h + 1", by_head))
+    known = loops.range if a.shared_range else ()
+    return Kernel(
+        "backward_dkv",
+        (
+            *p.operands("q_desc", "k_desc", "v_desc", "dout_desc"),
+            Parameter("lse_desc", "rows", "lse", ("BLOCK_M",)),
+            Parameter("delta_desc", "rows", "delta", ("BLOCK_M",)),
+            Parameter("dk_ptr", "*T", "dk", written=True),
+            Parameter("dv_ptr", "*T", "dv", written=True),
+            *p.sizes(),
+            *p.storage.aligned(),
+            *p.summed(view),
+            *p.given(view),
+            *p.skipped("k"),
+            *p.dropped(),
+            *(Parameter(f"{s.name}_ptr", "*fp32", s.name, written=True) for s in view.learned),
+            *p.angles(),
+            *p.constants("GROUP", "D", "DV", "PAIRS", *TILED, "BLOCK_PAIRS"),
+            p.axis("k"),
+        ),
+        "portable/backward_dkv.jinja",
+        in_groups(p, "k", "q, dout"),
+        step,
+        {
+            "step_rows": needed(programs.rows(a, "q"), {"row"} | reads((*terms, *masked, *used))),
+            "step_loads": (*_tile(p, "q", "q", "BLOCK_D"), *_tile(p, "dout", "q", "BLOCK_DV")),
+            "tail": programs.next_cleared(a, "q", "q_tile", "dout_tile"),
+            "scored": terms,
+            "masked": masked,
+            "guarded": _guarded(view),
+            "used": used,
+            "back": back,
+            "outward": view.outward,
+            "enter": (
+                Statement("tile", "tl.program_id(TILE_AXIS)"),
+                *((Statement("Hkv", "Hq // GROUP"),) if p.spec.grouped else ()),
+                Statement(f"b, {a.kv}", f"batch_and_head({a.kv_heads}, TILE_AXIS)"),
+                Statement("k_start", "tile * BLOCK_N"),
+                *programs.sequence(a, "k", [("dk", "D"), ("dv", "DV")]),
+                *programs.beyond(a, "k"),
+                *programs.opened(a, view, "k", reads((*known, *heads))),
+            ),
+            "begin": (*_tile(p, "k", "k", "BLOCK_D"), *_tile(p, "v", "k", "BLOCK_DV")),
+            "visit": (*known, *heads),
+            "unrotate": rotation.back(a, "k", ("dk_ptr + first_row * D", f"{a.kv_heads} * D")),
+        },
+        {"weights": softmax.weights(p.spec)},
+    )
+
+
+def _stored(name: str, place: str, value: str, mask: str) -> Block:
+    """Stores a sum where the call wants it."""
+    return Branch(f"{name}_ptr is not None", (Statement("", f"tl.store({name}_ptr + {place}, {value}, mask={mask})"),))
+
+
+def query_places(p: SharedParameters, leaf: Leaf) -> str:
+    """Text of where a tile's queries stand in an input's gradient."""
+    if leaf.row_axis.kind == "token":
+        return f"{p.storage.head_tokens(leaf.input)} + q_pos"
+    return f"{p.storage.head_queries} + row"
+
+
+def _dq(p: SharedParameters) -> Kernel:
+    """The gradients of a tile of queries, over the keys that it sees, and delta for the other kernels."""
+    a, view = p.analysis, p.analysis.by_query
+    results = ("dq", *(s.name for s in view.sums))
+    own = (*results, "q_tile", "dout_tile", "lse", "delta", "k_desc", "v_desc")
+    back = softmax.passed_back(view)
+    step = p.step("accumulate_dq", view, results, own, reads((*view.added, *view.inward, *back)))
+    loops = Loops(a.keys, a.key_states, step.call, a.joined, step.tails, view.narrowed)
+    slot = "(b.to(tl.int64) * Hq + h) * tl.num_programs(TILE_AXIS) + tile"
+    slots = (Statement("slot", slot),) if any(s.leaf.tie is None for s in view.tables) else ()
+    places = tuple(Statement(f"{s.name}_row", query_places(p, s.leaf)) for s in view.tables if s.leaf.tie)
+    stores = tuple(_stored_by_query(p, s, slot) for s in view.sums)
+    return Kernel(
+        "backward_dq",
+        (
+            *p.operands("q_desc", "k_desc", "v_desc", "out_desc", "dout_desc"),
+            Parameter("dq_ptr", "*T", "dq", written=True),
+            Parameter("lse_ptr", "*fp32", "lse"),
+            Parameter("dlse_ptr", "*fp32", "dlse"),
+            Parameter("delta_ptr", "*fp32", "delta", written=True),
+            *p.sizes(),
+            *p.storage.aligned(),
+            *p.summed(view),
+            *p.given(view),
+            *p.skipped("q"),
+            *p.dropped(),
+            *(Parameter(f"{s.name}_ptr", "*fp32", s.name, written=True) for s in view.learned),
+            *p.angles(),
+            *p.constants("GROUP", "D", "PAIRS", *TILED, "BLOCK_PAIRS"),
+            p.axis("q"),
+        ),
+        "portable/backward_dq.jinja",
+        in_groups(p, "q", "k, v"),
+        step,
+        {
+            "step_loads": (*_tile(p, "k", "k", "BLOCK_D"), *_tile(p, "v", "k", "BLOCK_DV")),
+            "tail": programs.next_cleared(a, "k", "k_tile", "v_tile"),
+            "scored": (*view.loads("step"), *view.inward),
+            "masked": (*view.loads("mask"), *view.keep),
+            "guarded": _guarded(view),
+            "back": back,
+            "outward": view.outward,
+            "enter": (
+                *programs.heaviest_first(a),
+                Statement("b, h", "batch_and_head(Hq, TILE_AXIS)"),
+                *a.key_head,
+                Statement("q_start", "tile * BLOCK_M"),
+                *programs.sequence(a, "q", [("dq", "D")]),
+                *programs.beyond(a, "q"),
+                *programs.opened(a, view, "q", {"row"} | reads((*loops.blocks, *slots, *places, *stores))),
+            ),
+            "begin": tuple(
+                statement
+                for x, columns in (("q", "BLOCK_D"), ("dout", "BLOCK_DV"), ("out", "BLOCK_DV"))
+                for statement in _tile(p, x, "q", columns)
+            ),
+            "sums": (*_row_sums(view, "BLOCK_M"), *slots, *places),
+            "visit": loops.blocks,
+            "stores": (*rotation.back(a, "q", ("dq_ptr + first_row * D", "Hq * D")), *stores),
+        },
+    )
+
+
+def _stored_by_query(p: SharedParameters, total: Sum, slot: str) -> Block:
+    """Stores a sum of a tile of queries, row by row, or all of it where the input has one value for them."""
+    name, leaf = total.name, total.leaf
+    if leaf.side:
+        token = leaf.row_axis.kind == "token"
+        mask = "(row < q_len) & (q_pos >= 0)" if token else "row < q_len"
+        return _stored(name, query_places(p, leaf), name, mask)
+    whole = (
+        Statement(name, f"tl.where(row < q_len, {name}, 0.0)"),
+        Statement("", f"tl.store({name}_ptr + {slot}, tl.sum({name}, 0))"),
+    )
+    return Branch(f"{name}_ptr is not None", whole)
+
+
+def _pair(p: SharedParameters, leaf: Leaf) -> Pair:
+    """The gradient of an input that each score may have a value of its own of."""
+    a, view, given = p.analysis, View(p.analysis.by_query.spec, "q", pair=leaf), leaf.input
+    places = {kind: i for i, kind in enumerate(given.kinds)}
+    batch = f"{given.name}.shape[{places['batch']}]" if "batch" in places else "1"
+    head = next((i for kind, i in places.items() if kind in ("head", "kv_head")), None)
+    heads = "1" if head is None else f"{given.name}.shape[{head}]"
+    (total,) = view.sums
+    keys, loads = a.keys, view.loads("program")
+    visited: tuple[Statement, ...] = (Statement("first, _, _, last", keys.call()),)
+    if len(keys.ends) > 1:
+        ends = (("first, _, _, _", "0"), ("_, _, _, last", str(len(keys.ends) - 1)))
+        visited = tuple(Statement(target, keys.call(span)) for target, span in ends)
+    keep: tuple[Block, ...] = ()
+    if view.keep:
+        keep = (
+            Statement("keep", "(row < q_len)[:, None] & (k_pos < k_len)[None, :]"),
+            *view.loads("mask"),
+            *view.keep,
+            Statement("p", "tl.where(keep, p, 0.0)"),
+            *_guarded(view),
+        )
+    body: tuple[Block, ...] = (
+        *_tile(p, "q", "q", "BLOCK_D"),
+        *_tile(p, "k", "k", "BLOCK_D"),
+        Statement(
+            "score",
+            f"tl.dot(q_tile, k_tile.T, input_precision=PRECISION){a.scaling}",
+            label="[BLOCK_M, BLOCK_N]",
+        ),
+        *view.loads("step"),
+        *view.inward,
+        Statement("row_base", p.storage.head_rows),
+        Statement("lse", "tl.load(lse_ptr + row_base + row, mask=row < q_len, other=0.0)"),
+        Statement("p", f"tl.exp2(score * {a.scale_log2} - lse[:, None])"),
+        *keep,
+        *_tile(p, "dout", "q", "BLOCK_DV"),
+        *_tile(p, "v", "k", "BLOCK_DV"),
+        Statement("dp", "tl.dot(dout_tile, v_tile.T, input_precision=PRECISION)"),
+        *softmax.passed_back(view),
+        Statement("delta", "tl.load(delta_ptr + row_base + row, mask=row < q_len, other=0.0)"),
+        Statement("ds", "p * (dp - delta[:, None])"),
+        *view.outward,
+    )
+    if p.spec.masks:
+        body = (*visited, Branch("(tl.program_id(2) >= first) & (tl.program_id(2) < last)", body))
+    heads_of = "own_b * batches + i // heads, own_h * heads + i % heads"
+    inner = (Statement("b, h", heads_of), *a.key_head, *loads, *body)
+    kernel = Kernel(
+        f"backward_{given.name}",
+        (
+            *p.operands("q_desc", "k_desc", "v_desc", "dout_desc"),
+            Parameter(f"d{given.name}_ptr", "*fp32", total.name, written=True),
+            Parameter("lse_ptr", "*fp32", "lse"),
+            Parameter("delta_ptr", "*fp32", "delta"),
+            *p.sizes(),
+            Parameter("all_batches", "i32", "q.shape[0]"),
+            Parameter("own_batches", "i32", batch),
+            Parameter("own_heads", "i32", heads),
+            *p.given(view),
+            *p.dropped(),
+            *p.constants("GROUP", *TILED),
+        ),
+        "portable/backward_pairs.jinja",
+        f"({batch} * {heads}, {p.tiles('q')}, {p.tiles('k')})",
+        blocks={
+            "opened": needed((*programs.rows(a, "q")[:2], programs.rows(a, "q")[3], *a.scaled), reads(inner)),
+            "visit": (Loop("i", "0", "batches * heads", inner),),
+        },
+        texts={"input": given.name, "sum": total.name},
+    )
+    return Pair(leaf, view, kernel, batch, heads)
+
+
+def kernels(p: SharedParameters) -> Kernels:
+    """The kernels of both passes."""
+    leaves = (leaf for leaf in p.analysis.by_query.leaves if leaf.input.grad and leaf.form == "pair")
+    pairs = tuple(_pair(p, leaf) for leaf in leaves)
+    return Kernels(forward(p, rows_of_keys(p)), _dkv(p), _dq(p), pairs)
+
+
+PORTABLE = Family("portable", lambda spec: spec.algorithm.backward, kernels)

@@ -1,0 +1,86 @@
+"""Statements that open a kernel: which tile, head and sequence a program has, and the positions of its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .analysis import Analysis
+from .leaf import Side
+from .score_terms import View
+from .statements import Block, Branch, Call, Comment, Statement, needed
+
+_BLOCKS = {"q": "BLOCK_M", "k": "BLOCK_N"}
+
+
+def heaviest_first(a: Analysis) -> tuple[Block, ...]:
+    """The tile of queries that a program takes: those with the most to do start first."""
+    if not a.spec.masks and not a.storage.cut:
+        return (Statement("tile", "tl.program_id(TILE_AXIS)"),)
+    why = "late rows tend to see more keys" if a.spec.masks else "late tiles are those of long sequences"
+    return (
+        Comment(f"{why}: they start first"),
+        Statement("tile", "tl.num_programs(TILE_AXIS) - 1 - tl.program_id(TILE_AXIS)"),
+    )
+
+
+def sequence(a: Analysis, side: Side, cleared: Iterable[tuple[str, str]], tile: str = "tile") -> tuple[Block, ...]:
+    """Where the program's sequence stands, and zeros in a program's share of the rows that no sequence has.
+
+    `cleared` are the tensors of one side that the kernel writes, and how wide their rows are.
+    """
+    if not a.storage.cut:
+        return ()
+    scanned = any(given.scan for given in a.spec.inputs)
+    head, heads = ("h", "Hq") if side == "q" else (a.kv, a.kv_heads)
+    tiles = "tl.num_programs(TILE_AXIS)" if tile == "tile" else "1"
+    found = f"{side}_offset, {side}_len, {side}_end, {side}_total"
+    clears = (
+        Call(
+            "",
+            "clear_rows",
+            (
+                f"{x}_ptr + tl.cast({head}, tl.int64) * {width}",
+                f"{heads} * {width}",
+                *("b", "sequences", *found.split(", "), tile, tiles, _BLOCKS[side], f"BLOCK_{width}", width),
+            ),
+        )
+        for x, width in cleared
+    )
+    return (*a.storage.found("qk" if scanned else "q"), *clears)
+
+
+def beyond(a: Analysis, side: Side) -> tuple[Block, ...]:
+    """Sends programs home whose tile is behind the end of their sequence."""
+    return (Branch(f"{side}_start >= {side}_len", (Statement("", "return"),)),) if a.storage.cut else ()
+
+
+def rows(a: Analysis, side: Side) -> tuple[Statement, ...]:
+    """The rows of a tile, their positions, and its first and last position."""
+    start = f"{side}_start"
+    if side == "k":
+        return (
+            Statement("k_first", start),
+            Statement("k_last", "tl.minimum(k_start + BLOCK_N, k_len) - 1"),
+            Statement("k_pos", "k_start + tl.arange(0, BLOCK_N)"),
+        )
+    return (
+        Statement("q_first", a.positions.of(start)),
+        Statement("q_last", "tl.minimum(q_first + BLOCK_M, k_len) - 1"),
+        Statement("row", "q_start + tl.arange(0, BLOCK_M)"),
+        Statement("q_pos", a.positions.of("row")),
+    )
+
+
+def opened(a: Analysis, view: View, side: Side, read: Iterable[str]) -> tuple[Statement, ...]:
+    """A tile's rows and what terms load once for it, as far as what follows reads these names."""
+    return needed((*rows(a, side), *a.scaled, *view.loads("program")), read)
+
+
+def next_cleared(a: Analysis, side: Side, *tiles: str) -> tuple[Block, ...]:
+    """Clears the next sequence's rows out of tiles, in steps that may meet an end of a sequence."""
+    if not a.storage.cut:
+        return ()
+    what = "rows" if len(tiles) > 1 or not tiles[0].startswith("v") else "values"
+    row = "k_pos < k_len" if side == "k" else "row < q_len"
+    zeroed = (Statement(x, f"tl.where(({row})[:, None], {x}, 0.0)") for x in tiles)
+    return (Branch("tail", (Comment(f"the next sequence's {what}: 0 times a NaN would be NaN"), *zeroed)),)

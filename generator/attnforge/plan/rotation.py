@@ -1,0 +1,55 @@
+"""Statements of the rotary embedding: where positions stand, and the way back for gradients."""
+
+from __future__ import annotations
+
+from ..language.rope import Rope
+from .analysis import Analysis
+from .leaf import Side
+from .statements import Block, Branch, Call, Statement
+
+TABLES = (
+    *("cos_ptr", "cos_stride_row", "cos_stride_column", "sin_ptr", "sin_stride_row", "sin_stride_column"),
+    *("positions_base", "positions_stride_token", "position_end", "PAIRS", "BLOCK_PAIRS"),
+)
+"""What the functions that load cosines and sines take beside positions."""
+
+
+def columns(rope: Rope) -> str:
+    """Text of the two columns of a pair of components."""
+    return "pair, pair + PAIRS" if rope.layout == "half" else "2 * pair, 2 * pair + 1"
+
+
+def inside(a: Analysis) -> tuple[Block, ...]:
+    """Keeps rows before the first position out: those of packed sequences would read a neighbour's."""
+    return (Statement("inside", "position >= 0", "&="),) if a.storage.cut else ()
+
+
+def positions(a: Analysis) -> tuple[Block, ...]:
+    """Where a sequence's positions stand, if the call gives them."""
+    offset = Statement("positions_base", a.storage.offset("k", "positions", "token"), "+=")
+    return (Statement("positions_base", "positions_ptr"), Branch("positions_ptr is not None", (offset,)))
+
+
+def back(a: Analysis, side: Side, rows: tuple[str, str]) -> tuple[Block, ...]:
+    """Turns a program's rows of dq or dk back; `rows` are where the first one stands and how far they are apart."""
+    if not a.spec.rope:
+        return ()
+    ahead, block = a.positions.of_first(side), "BLOCK_M" if side == "q" else "BLOCK_N"
+    place = (*rows, f"{side}_start", f"{side}_len", ahead)
+    return (*positions(a), Call("", "unrotate", (*place, *TABLES, block)))
+
+
+def turned(a: Analysis, x: Side, head: str) -> tuple[Block, ...]:
+    """Turns a tile of queries or keys into the tensor that the other kernels read."""
+    places = (
+        Statement(
+            f"{ptr}_ptr",
+            f"{name}_ptr + {a.storage.offset(x, name, 'token')} + tl.cast({head}, tl.int64) * {name}_stride_head",
+        )
+        for ptr, name in (("x", x), ("turned", f"{x}_turned"))
+    )
+    source, target = ("x_ptr", f"{x}_stride_token", f"{x}_stride_column"), ("turned_ptr", f"{x}_turned_stride_token")
+    common = (*source, *target, "row", "inside")
+    rotated = Call("", "rotate_pairs", (*common, "cos", "sin", "PAIRS", "BLOCK_PAIRS"))
+    rest = (Call("", "pass_on", (*common, "D", "PAIRS", "BLOCK_REST")),) if a.spec.rope and a.spec.rope.dims else ()
+    return (*places, rotated, *rest)

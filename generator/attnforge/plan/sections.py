@@ -1,0 +1,112 @@
+"""The sections of a file of kernels: each kernel with the jitted functions that it is the first to call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ..expressions.inputs import Input
+from ..printing.printers import TRITON_HELPERS
+from .parameters import Kernel
+from .signatures import Signatures
+
+
+@dataclass(frozen=True)
+class Function:
+    """A jitted function: the template and the macro of its text, and what the macro is about, if anything."""
+
+    template: str
+    name: str
+    about: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True)
+class Section:
+    """Some functions, and the kernel behind them; None for those that several kernels call."""
+
+    functions: tuple[Function, ...]
+    kernel: Kernel | None = None
+
+
+def build(s: Signatures, helpers: frozenset[str], defaults: tuple[Input, ...]) -> tuple[Section, ...]:
+    """The sections in order; `helpers` are the functions that expressions call, `defaults` inputs with a default."""
+    expressions = (Function("expressions", name) for name in TRITON_HELPERS if name in helpers)
+    shared = (*expressions, *_ranges(s), *(Function("defaults", "default", (x,)) for x in defaults), *_rows(s))
+    found = [Section(shared)]
+    states = tuple(_states(s))
+    if not s.bounds and states:
+        found.append(Section(states))
+    for kernel in s.kernels:
+        functions = {
+            "bounds": (*states, Function("tiles", "store_extremes")),
+            "ranges": tuple(Function("tiles", name) for name in ("add_states", "store_range", "load_range")),
+            "rotate": tuple(Function("rotation", name) for name in _rotation(s)),
+            "scan": tuple(Function("stores", name) for name in ("later", "last_of")),
+        }
+        found.append(Section(functions.get(kernel.name, ()), kernel))
+    return tuple(found)
+
+
+def _ranges(s: Signatures) -> Iterator[Function]:
+    """The functions that work out ranges of tiles."""
+    a, walks = s.analysis, s.spec.algorithm.walks
+    told = a.key_states is not None and a.key_states.ranged
+    alone = s.pairs or not told  # kernels for pairs look at tiles by themselves
+    if alone:
+        yield Function("tiles", "tile_range")
+    if alone and "k" in walks:
+        yield Function("tiles", "range_function", (a.keys,))
+    if not told and "q" in walks:
+        yield Function("tiles", "range_function", (a.queries,))
+    if s.scanned:
+        yield Function("tiles", "in_documents")
+
+
+def _states(s: Signatures) -> Iterator[Function]:
+    """The functions that tell tiles apart by what the call gives."""
+    keys, queries = s.analysis.key_states, s.analysis.query_states
+    if not keys:
+        return
+    yield Function("tiles", "state_function", (keys,))
+    if queries and queries.walked:
+        yield Function("tiles", "state_function", (queries,))
+    if keys.blocks:
+        yield Function("tiles", "block_extremes")
+    if not keys.ranged:
+        yield from (Function("tiles", name) for name in ("lowest", "bits", "gather", "following"))
+
+
+def _rows(s: Signatures) -> Iterator[Function]:
+    """The functions that load and store rows."""
+    a, spec = s.analysis, s.spec
+    forms = {leaf.form for leaf in a.by_query.leaves}
+    tables = a.by_query.tables
+    wanted = {
+        "loads to_32bit load_vector": "row" in forms or spec.algorithm.backward,
+        "loads load_pairs": "pair" in forms,
+        "loads within": "entry" in forms,
+        "stores add_by_entry": any(s.leaf.tie is None for s in tables),
+        "stores add_by_row_and_entry": any(s.leaf.tie for s in tables) or bool(a.by_key.tables),
+        "loads batch_and_head": spec.algorithm.by_query,
+        "loads find_rows": s.storage.cut,
+        "loads load_tile": True,
+        f"loads {' '.join(s.own.loads)}": bool(s.own.loads),
+        "loads load_rows": s.described,
+        "stores add_product": True,
+        "stores kept": spec.dropout,
+        "stores partial_row_sums": spec.algorithm.by_query,
+        "stores store_rows": True,
+        "stores clear_rows": s.storage.cut,
+    }
+    for names in (names for names, needed in wanted.items() if needed):
+        template, *functions = names.split()
+        yield from (Function(template, name) for name in functions)
+
+
+def _rotation(s: Signatures) -> Iterator[str]:
+    yield from ("load_cos_sin", "rotate_pairs")
+    if s.spec.rope and s.spec.rope.dims:
+        yield "pass_on"
+    if s.spec.algorithm.backward:
+        yield "unrotate"

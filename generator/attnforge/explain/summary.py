@@ -17,21 +17,21 @@ from ..tiling import ranges
 
 
 def text(spec: Spec) -> str:
-    """All of it."""
+    """The description, formula, derivatives, keywords and tiles of a spec."""
     shown = (formula(spec), derivatives(spec), _keywords(spec), tiles(spec))
     parts = ["\n".join([section.title, *(f"  {row}" for row in section.rows)]) for section in shown if section.lines]
     return "\n\n".join([_face(spec), *parts]) + "\n"
 
 
 def traits(spec: Spec) -> str:
-    """What tells variants of the same formula apart."""
+    """Layout, heads and algorithm: the differences among variants of the same formula."""
     layout = "packed sequences" if spec.packed else "dense batches"
     order = "" if spec.algorithm.backward else f", forward only, algorithm {spec.algorithm.name}"
     return f"{layout}, {'grouped heads' if spec.grouped else 'as many query heads as key heads'}{order}"
 
 
 def identity(spec: Spec) -> object:
-    """What two specs of the same formula have in common, whatever their names, and inputs, are called."""
+    """A value that is equal for specs of the same formula, whatever they and their inputs are called."""
     names = {given.name: f"input {i}" for i, given in enumerate(spec.inputs)}
 
     def renamed(node: Node) -> Node:
@@ -55,7 +55,7 @@ def _face(spec: Spec) -> str:
 
 
 def meaning(argument: Argument) -> str:
-    """What a keyword is, and what becomes of it."""
+    """A keyword's description, and how the variant uses it."""
     facts = {
         "learned": argument.grad,
         "read as its cumulative sum": argument.scan,

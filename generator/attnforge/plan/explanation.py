@@ -1,4 +1,4 @@
-"""The head of a rendered `kernels.py`: what its kernels compute and how, for a reader who opens no other file."""
+"""The head of a rendered `kernels.py`: formula, kernels and symbols for a reader who opens no other file."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def _total(learned: Reduction) -> Row:
 
 
 def _read(leaf: Leaf) -> str:
-    """How a term reads an input."""
+    """The read of an input, as a term writes it."""
     return written(Node("input", leaf.index, leaf.input.name, leaf.input.dtype))
 
 
@@ -346,7 +346,7 @@ def _meanings(plan: Plan) -> Iterator[Row]:
 
 
 def _meaning(leaf: Leaf) -> str:
-    """What a leaf's value is in a kernel."""
+    """The meaning of a leaf's name in a kernel."""
     given = leaf.input
     if given.source:
         end = "begins" if given.part == running_sums.BEGIN else "ends"

@@ -1,4 +1,4 @@
-"""What the SPEC arguments and the files of the command line stand for. Heavy modules are imported where needed."""
+"""Specs and files for the SPEC arguments of the command line. Heavy modules are imported where needed."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ def _keys(model: Mapping[str, Any]) -> str:
 
 
 def _value(field: Mapping[str, Any]) -> str:
-    """What a key takes, in words."""
+    """The values that a key takes, in words."""
     if "anyOf" in field:
         return ", ".join(_value({**one, "default": field.get("default")}) for one in field["anyOf"] if not _null(one))
     if "enum" in field or "const" in field or field.get("type") == "boolean":

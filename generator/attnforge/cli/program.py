@@ -1,4 +1,4 @@
-"""What the command line does with errors: a message on standard error and an exit code."""
+"""Errors at the command line: a message on standard error and an exit code."""
 
 from __future__ import annotations
 

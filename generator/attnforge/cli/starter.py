@@ -1,4 +1,4 @@
-"""What ships with the generator, and the starter specs that `attnforge new` writes."""
+"""Lists of the shipped variants and terms, and the starter specs that `attnforge new` writes."""
 
 from __future__ import annotations
 

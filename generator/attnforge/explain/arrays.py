@@ -74,22 +74,22 @@ class Tiling:
     back: Any = None  # the same of the kernel that owns tiles of keys, where that is another one
 
     def count(self, state: int) -> int:
-        """How many tiles are in a state."""
+        """The number of tiles in a state."""
         return int((self.states == state).sum())
 
     @property
     def total(self) -> int:
-        """How many tiles there are."""
+        """The number of tiles."""
         return int(self.states.size)
 
     @cached_property
     def visited(self) -> int:
-        """How many tiles the kernels visit."""
+        """The number of tiles that kernels visit."""
         return int((self.visits != SKIPPED).sum())
 
     @cached_property
     def vain(self) -> int:
-        """How many tiles they visit in vain: only the elements tell that these are empty."""
+        """The number of empty tiles that they visit because ranges cannot exclude them."""
         return int(((self.states == EMPTY) & (self.visits != SKIPPED)).sum())
 
     @property
@@ -99,7 +99,7 @@ class Tiling:
 
     @cached_property
     def kernels(self) -> tuple[tuple[str, Tiling], ...]:
-        """Who visits what: all kernels, or those that visit more or fewer tiles than others apart."""
+        """Tilings with the kernels that visit tiles so; one entry where all kernels visit the same tiles."""
         other = replace(self, visits=self.back, back=None) if self.back is not None else self
         if other.visited == self.visited:
             return (("the kernels visit", self),)
@@ -124,7 +124,7 @@ class Mask:
         return self.k_len - self.q_len
 
     def visible(self, rows: Any, keys: Any) -> Any:
-        """Which pairs of rows and keys, as arrays that broadcast against each other, are visible."""
+        """The visible pairs of rows and keys, which are arrays that broadcast against each other."""
         import numpy as np
 
         found = evaluate(self.keep, self._env(q=np.asarray(rows) + self.shift, k=np.asarray(keys)))
@@ -134,7 +134,7 @@ class Mask:
         return {**self.numbers, "q_len": self.q_len, "k_len": self.k_len, **positions}
 
     def tiles(self, size: tuple[int, int]) -> Tiling:
-        """What becomes of the tiles of so many queries and keys."""
+        """The states of the tiles for given numbers of queries and keys."""
         import numpy as np
 
         visits = self._visits(size, self.spans, along="k")
@@ -147,7 +147,7 @@ class Mask:
         return Tiling(size, states, visits, back)
 
     def _visits(self, size: tuple[int, int], spans: tuple[Span, ...], along: Side) -> Any:
-        """What the kernels do with each tile: their own walk along one side, for all tiles of the other at once."""
+        """The kernels' treatment of each tile: their walk along one side, for all tiles of the other at once."""
         import numpy as np
 
         if self.told is not None:
@@ -178,7 +178,7 @@ class Mask:
         return visits if along == "k" else visits.T
 
     def _told(self, told: Told, size: tuple[int, int], along: Side) -> Any:
-        """What the kernels do with each tile where they know the extremes of what the mask reads."""
+        """The kernels' treatment of each tile where they know the extremes of what the mask reads."""
         import numpy as np
 
         first_row, first_key = np.arange(0, self.q_len, size[0])[:, None], np.arange(0, self.k_len, size[1])
@@ -242,7 +242,7 @@ class Mask:
 
 
 def _stretches(length: int, tile: int, step: int) -> tuple[Any, Any]:
-    """Where stretches begin that neither cross a tile's border nor a multiple of a step; which of them begin a tile."""
+    """Starts of stretches that cross no border of a tile and no multiple of a step, and those that begin a tile."""
     import numpy as np
 
     starts = np.union1d(np.arange(0, length, tile), np.arange(0, length, step))

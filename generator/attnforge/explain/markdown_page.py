@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from ..language.spec import Spec
-from ..plan import plan, reference
+from ..plan import formula, plan, reference
 from ..plan.plan import Argument, Plan
 from ..render import render
 from . import markdown, summary
@@ -100,7 +100,7 @@ class Sheet:
     @cached_property
     def sections(self) -> tuple[tuple[str, str], ...]:
         """What it computes: titles and blocks."""
-        found = (summary.formula(self.spec), summary.derivatives(self.spec), summary.tiles(self.spec))
+        found = (formula.formula(self.spec), formula.derivatives(self.spec), summary.tiles(self.spec))
         return tuple((s.title, markdown.fenced("\n".join(s.rows), "text")) for s in found if s.lines)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""What the page of a variant shows: its mathematics, its mask for a browser to draw, its kernels line by line."""
+"""The content of a variant's page: its mathematics, its mask for a browser to draw, its kernels line by line."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Ends:
 
 @dataclass(frozen=True)
 class Noted:
-    """What kernels note of each tile: `value` is JavaScript; a side that it does not hang on has a step of 0."""
+    """A value whose extremes kernels note for each tile, as JavaScript; `step` is 0 for a side without effect on it."""
 
     rows: int
     keys: int
@@ -112,7 +112,7 @@ class Page:
 
     @cached_property
     def formulas(self) -> tuple[Equation, ...]:
-        """What the terms compute, in order: the scores, then the masks."""
+        """The terms in MathML, in order: the scores, then the masks."""
         found: list[Equation] = []
         for i, score in enumerate(self.spec.scores, len(self.spec.masks)):
             found += self._stated(row(_AFTER, "<mo>=</mo>", self._math(score.score)), i, score.label)
@@ -155,12 +155,12 @@ class Page:
 
     @cached_property
     def sample(self) -> samples.Sample:
-        """What stands in for a call's inputs."""
+        """The samples that stand in for a call's inputs."""
         return samples.take(self.spec, self.given)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Which sample was taken, without the numbers, which the reader may change."""
+        """Notes on the sample, without its numbers, which the reader may change."""
         return tuple(note.split(" = {")[0] for note in self.sample.notes)
 
     @cached_property
@@ -206,18 +206,18 @@ class Page:
 
     @property
     def noted(self) -> tuple[Noted, ...]:
-        """What kernels note of the tensors that the mask reads."""
+        """The values that kernels note of the tensors that the mask reads."""
         notes = self.sample.known.notes if self.sample.known else ()
         return tuple(Noted(n.steps.get("q", 0), n.steps.get("k", 0), self._script(n.value)) for n in notes)
 
     @property
     def ranged(self) -> bool:
-        """Whether kernels visit one range of the tiles that show something."""
+        """True if kernels visit one range of the tiles that show something."""
         return self.sample.known is not None and self.sample.known.ranged
 
     @property
     def states(self) -> tuple[str, str]:
-        """Whether a tile shows anything, and all, as JavaScript over its ends and notes."""
+        """Conditions for a tile to show anything, and to show all, as JavaScript over its ends and notes."""
         assert self.sample.known is not None
         return self._script(self.sample.known.some), self._script(self.sample.known.every)
 
@@ -268,7 +268,7 @@ class _Subscripts:
 
 
 def _tidy(node: Node) -> Node:
-    """The same expression with what literals make whole numbers carried out, as options often leave it."""
+    """The expression with operations on whole literals carried out, such as options often leave."""
     args = tuple(map(_tidy, node.args))
     found = Node(node.op, args, node.value, node.type, node.column)
     literal = args and node.type == "int" and all(arg.op == "num" for arg in args)

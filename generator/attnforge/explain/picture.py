@@ -30,7 +30,7 @@ def needed(option: str) -> None:
 
 @dataclass(frozen=True)
 class Caption:
-    """What stands around the picture."""
+    """The labels around the picture."""
 
     name: str
     description: str
@@ -89,7 +89,7 @@ class Entry:
 
 
 def legend(tiling: Tiling) -> list[Entry]:
-    """What the colours mean."""
+    """The legend of the colours."""
     entries = [
         Entry((BLUE,), "full", "every pair is visible", tiling.count(FULL)),
         Entry((ORANGE, PALE), "mixed", "visible and hidden pairs", tiling.count(MIXED)),
@@ -103,25 +103,25 @@ def legend(tiling: Tiling) -> list[Entry]:
 
 
 def visited(tiling: Tiling) -> list[str]:
-    """How many tiles the kernels visit, and those apart that visit others than the picture shows."""
+    """Counts of visited tiles, with separate ones for kernels that visit others than the picture shows."""
     (_, shown), *others = tiling.kernels
     lines = [f"{number(shown.visited)} of {number(shown.total)} tiles are visited"]
     return lines + [f"{who} {number(one.visited)}: {100 * one.saved:.1f} % saved" for who, one in others]
 
 
 def borders(length: int, side: int) -> range:
-    """Where lines part tiles along an axis; of many tiles only every second, fourth, ... border gets one."""
+    """Places of lines between tiles along an axis; of many tiles only every second, fourth, ... border gets one."""
     every = side * power(-(-length // (side * _LINES)))
     return range(every, length, every)
 
 
 def ticks(length: int) -> range:
-    """Where numbers stand along an axis."""
+    """Places of numbers along an axis."""
     return range(0, length + 1, power(-(-length // _TICKS)))
 
 
 def square(mask: Mask) -> bool:
-    """Whether elements are drawn as squares: a long decoding step has few queries, its elements need not be."""
+    """True if elements are drawn as squares: a long decoding step has few queries, its elements need not be."""
     return 1 / 3 <= mask.k_len / mask.q_len <= 3
 
 
@@ -147,7 +147,7 @@ def _down(figure: Any, y: float) -> float:
 
 
 def _up(figure: Any, y: float) -> float:
-    """The same, as far from the bottom."""
+    """The place measured from the bottom."""
     return y * _TALL / float(figure.get_figheight())
 
 

@@ -40,7 +40,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Note:
-    """What kernels note of each tile: the least and the greatest of a value, `NAME_least` and `NAME_most`."""
+    """A value whose least and greatest kernels note for each tile, as `NAME_least` and `NAME_most`."""
 
     name: str
     steps: dict[Side, int]  # how many positions of a side share one value; a side that it does not hang on is not there
@@ -49,7 +49,7 @@ class Note:
 
 @dataclass(frozen=True)
 class Told:
-    """What kernels find out of a call's tensors: whether a tile shows anything, and all, over notes and its ends."""
+    """Conditions for a tile to show anything, and to show all, over notes and the tile's ends."""
 
     notes: tuple[Note, ...]
     some: Node
@@ -81,7 +81,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Given:
-    """What a reader asks for: a query head, and numbers in place of those that a sample would take, by their names."""
+    """A reader's choice: a query head, and numbers by name in place of those that a sample would take."""
 
     head: int = 0
     numbers: Mapping[str, float] = field(default_factory=dict)
@@ -170,7 +170,7 @@ class _Taken:
         return Span(lo, hi, full_lo, full_hi, span.can_be_full)
 
     def told(self, states: TileStates, whole: Node) -> Told | None:
-        """What kernels find out of the mask, if it reads anything that tells tiles apart."""
+        """The kernels' conditions on tiles, if the mask reads anything that decides them."""
         if not states.any:
             return None
         found = intervals.condition(whole, states.known)

@@ -1,80 +1,37 @@
-"""What a variant computes, in text: its formula, the derivatives, the keywords, and the spans of tiles."""
+"""A variant in text: its formula, the derivatives, the keywords, and the spans of tiles."""
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
-from dataclasses import dataclass
 
-from ..expressions import calculus
 from ..expressions.folding import LARGEST
 from ..expressions.inputs import Axis
 from ..expressions.tree import Node
 from ..language.spec import Spec
 from ..plan import plan, tile_ranges
+from ..plan.formula import Section, derivatives, formula, written
 from ..plan.leaf import Side
 from ..plan.plan import Argument
-from ..plan.statements import label
 from ..plan.tile_states import TileStates
-from ..printing.spec_text import plain, source
 from ..tiling import ranges
-
-_WIDE, _WIDEST = 100, 120  # characters of a line of a formula, and of one with a note beside it
-
-
-@dataclass(frozen=True)
-class Section:
-    """Lines under a title, each with a note beside it or an empty one."""
-
-    title: str
-    lines: tuple[tuple[str, str], ...]
-
-    @property
-    def rows(self) -> list[str]:
-        """The lines with their notes in one column."""
-        width = max((len(left) for left, note in self.lines if note and len(left) <= 60), default=0)
-        found: list[str] = []
-        for line, note in self.lines:
-            *above, last = _wrapped(line)
-            beside = f"{last:{width}}   # {note}" if note else last
-            indent = " " * (len(line) - len(line.lstrip()))
-            found += [
-                *above,
-                *([beside] if len(beside) <= _WIDEST else [last, *(f"{indent}# {part}" for part in _wrapped(note))]),
-            ]
-        return found
-
-
-def _wrapped(line: str) -> list[str]:
-    """A line, or several where it is long: broken where the fewest brackets are open, the rest further in."""
-    found, indent = [], " " * (4 + len(line) - len(line.lstrip()))
-    while len(line) > _WIDE:
-        open_ = list(itertools.accumulate((c in "([") - (c in ")]") for c in line))
-        spaces = [i for i in range(_WIDE // 2, _WIDE) if line[i] == " "]
-        if not spaces:
-            break
-        at = min(spaces, key=lambda i: (open_[i], -i))
-        found.append(line[:at])
-        line = indent + line[at + 1 :]
-    return [*found, line]
 
 
 def text(spec: Spec) -> str:
-    """All of it."""
+    """The description, formula, derivatives, keywords and tiles of a spec."""
     shown = (formula(spec), derivatives(spec), _keywords(spec), tiles(spec))
     parts = ["\n".join([section.title, *(f"  {row}" for row in section.rows)]) for section in shown if section.lines]
     return "\n\n".join([_face(spec), *parts]) + "\n"
 
 
 def traits(spec: Spec) -> str:
-    """What tells variants of the same formula apart."""
+    """Layout, heads and algorithm: the differences among variants of the same formula."""
     layout = "packed sequences" if spec.packed else "dense batches"
     order = "" if spec.algorithm.backward else f", forward only, algorithm {spec.algorithm.name}"
     return f"{layout}, {'grouped heads' if spec.grouped else 'as many query heads as key heads'}{order}"
 
 
 def identity(spec: Spec) -> object:
-    """What two specs of the same formula have in common, whatever their names, and inputs, are called."""
+    """A value that is equal for specs of the same formula, whatever they and their inputs are called."""
     names = {given.name: f"input {i}" for i, given in enumerate(spec.inputs)}
 
     def renamed(node: Node) -> Node:
@@ -97,47 +54,8 @@ def _face(spec: Spec) -> str:
     return f"{spec.name}: {spec.description}{citation}\n{spec.source}, {traits(spec)}"
 
 
-def formula(spec: Spec) -> Section:
-    """From the product of q and k to the output."""
-    turned = ""
-    if spec.rope:
-        dims = f"{spec.rope.dims} components" if spec.rope.dims else "all components"
-        turned = f"q and k turned by cos and sin, {spec.rope.layout} layout, {dims}"
-    lines = [("score = scale * (q . k)", turned)]
-    for term in spec.scores:
-        drops = "" if any(n.value == "score" for n in term.score.walk()) else "takes the place of the score so far"
-        lines.append((f"score = {_source(term.score)}", ", ".join(filter(None, (_name(term.label), drops)))))
-    lines += [(f"visible if {_source(mask.keep)}", _name(mask.label)) for mask in spec.masks]
-    seen = "logsumexp of score over the visible keys"
-    lines.append((f"lse = log(exp(sinks) + exp({seen}))" if spec.sink else f"lse = {seen}", ""))
-    weight = "exp(score - lse)"
-    lines.append((f"out = sum of {f'dropout({weight})' if spec.dropout else weight} * v", ""))
-    return Section("Formula", tuple(lines))
-
-
-def derivatives(spec: Spec) -> Section:
-    """The slopes of the score terms."""
-    learned = [given.name for given in spec.inputs if given.grad]
-    lines: list[tuple[str, str]] = []
-    for term in spec.scores if spec.algorithm.backward else ():
-        note = label(term.label) if len(spec.scores) > 1 else _name(term.label)
-        shared, slopes = calculus.slopes(term.score, learned)
-        lines += [(f"{name} = {_source(node)}", note) for name, node in shared]
-        lines += [(f"d score / d {_source(x)} = {_source(slope)}", note) for x, slope in slopes]
-    return Section("Derivatives of the score terms", tuple(lines))
-
-
-def _source(node: Node) -> str:
-    return source(plain(node))
-
-
-def _name(label: str) -> str:
-    """The name of a term; an inline expression has none and says what it is."""
-    return label if label.isidentifier() else ""
-
-
 def meaning(argument: Argument) -> str:
-    """What a keyword is, and what becomes of it."""
+    """A keyword's description, and how the variant uses it."""
     facts = {
         "learned": argument.grad,
         "read as its cumulative sum": argument.scan,
@@ -207,4 +125,4 @@ def _undecided(spec: Spec) -> list[str]:
 
 
 def _interval(lo: Node | None, hi: Node | None) -> str:
-    return f"[{_source(lo) if lo else 'first'}, {_source(hi) if hi else 'end'})"
+    return f"[{written(lo) if lo else 'first'}, {written(hi) if hi else 'end'})"

@@ -39,7 +39,7 @@ def svg(mask: Mask, tiling: Tiling, title: str) -> str:
 
 
 def drew(path: Path, name: str) -> bool:
-    """Whether a file holds the picture of a variant's mask."""
+    """True if a file holds the picture of a variant's mask."""
     with path.open(encoding="utf-8", errors="replace") as file:
         return f"<title>The mask of {html.escape(name)} for " in file.read(1000)
 

@@ -1,4 +1,4 @@
-"""Which lines of rendered kernels stem from which term of the spec.
+"""The lines of rendered kernels that stem from each term of the spec.
 
 Statements are compared as syntax, so that neither line breaks nor brackets matter. A statement is a term's own if its
 value is what the plan printed for the term, if it reads or makes a name that the plan gave to the term alone, or if it
@@ -22,7 +22,7 @@ from ..plan.statements import label, targets
 
 @dataclass
 class _Marks:
-    """What gives a term's statements away."""
+    """The marks by which a term's statements are found."""
 
     values: set[str] = field(default_factory=set)  # syntax of what is assigned
     names: set[str] = field(default_factory=set)  # its own, wherever they stand

@@ -49,7 +49,7 @@ class Inexpressible(Exception):
 
 @dataclass(frozen=True)
 class Flex:
-    """What the template of the module prints."""
+    """The texts that the module's template prints."""
 
     arguments: tuple[Argument, ...]  # the keywords that the factory takes
     facts: tuple[tuple[str, str, str], ...]  # what it takes beside them: name, type, text in `attention`
@@ -228,7 +228,7 @@ def _clamped(index: Node, last: Node) -> Node:
 
 
 def _ending(read: Node, number: int) -> str:
-    """What tells a read of an input from its others."""
+    """The ending of a name, for one way among several to read an input."""
     position = str(read.args[0].value) if len(read.args) == 1 else ""
     return position if position in ("q", "k") else f"at{number}"
 

@@ -34,7 +34,7 @@ def literal(node: Node) -> int | float | None:
 
 
 def is_literal(node: Node, value: float) -> bool:
-    """Whether a node is the literal of a number."""
+    """True if a node is the literal of a number."""
     return literal(node) == value
 
 
@@ -113,7 +113,7 @@ def _chosen(node: Node) -> tuple[Fraction, Node]:
 
 
 def _blocks(node: Node) -> bool:
-    """Whether a slope is a choice that may come to 0."""
+    """True if a slope is a choice that may come to 0."""
     seen: set[int] = set()
     waiting = [node]
     while waiting:

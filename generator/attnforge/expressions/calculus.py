@@ -89,7 +89,7 @@ def derivative(node: Node, leaf: Node) -> Node:
 
 
 def simplify(node: Node) -> Node:
-    """The same derivative with neutral elements, double signs and literal factors cleared away.
+    """The derivative with neutral elements, double signs and literal factors cleared away.
 
     `0 * x` is taken for 0, whatever x is, so this is not for values.
     """

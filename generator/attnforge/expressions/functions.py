@@ -24,7 +24,7 @@ class Call:
 
     @property
     def count(self) -> int | None:
-        """How many arguments it takes; None: two or more."""
+        """The number of arguments; None for two or more."""
         return None if "..." in self.arguments else len(self.arguments.split(","))
 
 

@@ -69,7 +69,7 @@ class Input:
 
     @property
     def pairs(self) -> bool:
-        """Whether each score may have a value of its own."""
+        """True if each score may have a value of its own."""
         return {"query", "key"} <= set(self.kinds)
 
     @property

@@ -105,7 +105,7 @@ def _int(op: str, *args: Node) -> Node:
 
 
 def _place(node: Node) -> tuple[int, str]:
-    """Where an atom stands in a sum: positions, then what is made of them, then scalars."""
+    """Sort key of an atom in a sum: positions, then what is made of them, then scalars."""
     positions = any(n.op == "var" and str(n.value) not in _COUNTS for n in node.walk())
     return (0 if node.op == "var" and positions else 1 if positions else 2), repr(node)
 
@@ -164,11 +164,11 @@ class Tile:
         return "q" if self.sought == "k" else "k"
 
     def still(self, node: Node) -> bool:
-        """Whether the expression has one value for the whole tile."""
+        """True if the expression has one value for the whole tile."""
         return not self.moves(node) and not any(n.op == "var" and n.value == self.other for n in node.walk())
 
     def moves(self, node: Node) -> bool:
-        """Whether the expression hangs on the sought variable, or on what cannot be known before the tile is loaded."""
+        """True if the expression hangs on the sought variable, or on what cannot be known before the tile is loaded."""
         for n in node.walk():
             if n.op == "var" and n.value in (self.sought, "score"):
                 return True
@@ -190,7 +190,7 @@ class Tile:
         return replace(self, low=tuple(low), high=tuple(high))
 
     def positive(self, node: Node) -> bool:
-        """Whether the expression is a scalar known to be at least 1."""
+        """True if the expression is a scalar known to be at least 1."""
         least = self._bound(node)
         return node.type == "int" and least is not None and least >= 1
 
@@ -283,7 +283,7 @@ class Tile:
         return result
 
     def at_most(self, a: Linear, b: Linear) -> bool:
-        """Whether a <= b is provable for every tile and every value of the scalars."""
+        """True if a <= b is provable for every tile and every value of the scalars."""
         if a.terms == b.terms:
             return a.constant <= b.constant
         if node := a.alone("max", "where"):

@@ -56,7 +56,7 @@ class Runtime:
 
 @dataclass(frozen=True)
 class Scope:
-    """What an expression may name."""
+    """The names that an expression may use."""
 
     kind: Kind
     options: Mapping[str, int | float | bool | Runtime] = field(default_factory=dict)
@@ -355,7 +355,7 @@ class _Walk:
 
 
 def taller(node: Node, limit: int) -> bool:
-    """Whether a tree has more levels than the limit; later steps walk down by recursion."""
+    """True if a tree has more levels than the limit; later steps walk down by recursion."""
     level = [node]
     for _ in range(limit):
         level = [arg for part in level for arg in part.args]

@@ -10,7 +10,7 @@ ATOMS = frozenset({"num", "var", "option", "input", "local"})
 
 
 def opposite(node: Node) -> Node | None:
-    """What an integer is the negative of, as it is written."""
+    """The integer expression of which this one is the negative as it is written, if it is one."""
     if node.op == "neg" and node.args[0].op != "num":
         return node.args[0]
     if node.op == "-" and node.args[0].value == 0:

@@ -43,7 +43,7 @@ class Ranges:
         self._known: dict[Node, Range] = {}
 
     def within(self, node: Node, most: int) -> bool:
-        """Whether a whole number is sure to be no further than that from 0."""
+        """True if a whole number is sure to be no further than that from 0."""
         low, high = self.of(node)
         return -most <= low and high <= most
 
@@ -162,7 +162,7 @@ def _rest(a: Range, by: Range) -> Range:
 
 
 def shortened(node: Node, limits: Mapping[str, Range]) -> Node:
-    """The same index; one that an int32 may not hold stops beyond all entries."""
+    """The index, clamped to a place beyond all entries if an int32 might not hold it."""
     if Ranges(limits).within(node, SHORT):
         return node
     most = Node("num", (), LARGEST, "int")
@@ -177,7 +177,7 @@ def stretched(nodes: Iterable[Node], limits: Mapping[str, Range]) -> set[str]:
 
 
 def floated(node: Node) -> bool:
-    """Whether an operation on whole numbers alone is one on floats, as no integer holds what comes of it."""
+    """True if an operation on whole numbers alone is one on floats, as no integer holds what comes of it."""
     return node.type == "float" and node.op in ("+", "-", "*", "**") and all(arg.type == "int" for arg in node.args)
 
 

@@ -1,1 +1,1 @@
-"""What needs a compiler or a GPU: compiling, measuring, tuning. Torch and triton are imported inside functions."""
+"""Work that needs a compiler or a GPU: compiling, measuring, tuning. Torch and triton are imported inside functions."""

@@ -36,7 +36,7 @@ _APART = {"bf16": 2e-2, "fp16": 4e-3, "fp32": 1e-3}  # of what a right output ma
 
 @dataclass(frozen=True)
 class Row:
-    """What was measured of one contender; `note` says why something was not."""
+    """Measurements of one contender; `note` gives the reason where there are none."""
 
     name: str
     forward_ms: float | None = None
@@ -68,7 +68,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Machine:
-    """Where it was measured."""
+    """The device and versions of a measurement."""
 
     device: str
     torch: str
@@ -90,7 +90,7 @@ class Machine:
 
 
 def _driver() -> bool:
-    """Whether CUDA's driver or ROCm's is there: where neither is, no import of torch is needed to find no GPU."""
+    """True if CUDA's driver or ROCm's is there: where neither is, no import of torch is needed to find no GPU."""
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -136,7 +136,7 @@ def _nothing() -> None:
 
 @dataclass
 class Contender:
-    """What is timed: its calls, and what was measured of it so far; `note` says why no more can be."""
+    """A contender: its calls, and the measurements so far; `note` gives the reason if there can be no more."""
 
     name: str
     forward: Callable[[], Any] = _nothing
@@ -147,12 +147,12 @@ class Contender:
 
     @property
     def row(self) -> Row:
-        """What is told of it."""
+        """The contender's result."""
         return Row(self.name, **self.found, note=self.note)
 
     @contextlib.contextmanager
     def trial(self) -> Iterator[None]:
-        """Whatever it raises is noted, and it is out of the race; the others are still of interest."""
+        """Note any exception and drop the contender; the others go on."""
         try:
             with self.within():
                 yield
@@ -210,7 +210,7 @@ def _entered(peer: Peer, exported: Exported, call: Call, gold: torch.Tensor) -> 
 
 
 def difference(found: torch.Tensor, gold: torch.Tensor) -> float:
-    """How far two outputs are apart beside the size of the second, as roots of mean squares."""
+    """The root mean square difference of two outputs, relative to that of the second."""
     if found.shape != gold.shape:
         return float("inf")
     apart, size = ((x.double().square().mean().sqrt()) for x in (found.nan_to_num() - gold, gold))

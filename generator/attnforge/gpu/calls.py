@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sizes:
-    """What a call is made for; of packed sequences the lengths are those of each on average."""
+    """The shape of a call; for packed sequences the lengths are averages."""
 
     batch: int
     q_len: int
@@ -32,7 +32,7 @@ class Sizes:
 
     @property
     def told(self) -> str:
-        """What the title of a table says of them."""
+        """The sizes in words, for the title of a table."""
         lengths = str(self.q_len) if self.q_len == self.k_len else f"{self.q_len} x {self.k_len}"
         heads, dims = pair(self.heads, self.kv_heads), pair(self.head_dim, self.v_dim)
         return f"batch {self.batch}, length {lengths}, heads {heads}, head size {dims}, {self.dtype}"
@@ -113,7 +113,7 @@ class _Maker:
         return torch.randint(low, end, shape, generator=self.generator, device=self.device, dtype=torch.int32)
 
     def cuts(self) -> dict[str, Any]:
-        """Where packed sequences begin: at random places, queries and keys alike where there are as many."""
+        """Random starts of packed sequences, the same for queries and keys where there are as many."""
         import torch
 
         s = self.sizes
@@ -163,7 +163,7 @@ class _Maker:
         return table
 
     def default(self, text: str) -> torch.Tensor:
-        """What generated code makes of an argument that is not given."""
+        """The value of an argument that is not given."""
         import torch
 
         s = self.sizes

@@ -24,7 +24,7 @@ from ..render import emit
 
 
 class _Unit(NamedTuple):
-    """What programs share on a multiprocessor."""
+    """Resources that programs share on a multiprocessor."""
 
     registers: int  # of 32 bits
     threads: int
@@ -53,7 +53,7 @@ _MATRIX = re.compile(r"^\s*(?:@\S+\s+)?(wgmma\.mma_async|mma\.sync|tcgen05\.mma|
 
 
 class NotCompiled(Exception):
-    """Why a kernel does not compile, in one line."""
+    """The reason why a kernel does not compile, in one line."""
 
 
 class Case(NamedTuple):
@@ -76,7 +76,7 @@ class Case(NamedTuple):
 
 @dataclass(frozen=True)
 class Made:
-    """What became of one kernel on one architecture."""
+    """The result of compiling one kernel for one architecture."""
 
     registers: int  # of a thread
     spills: int  # instructions that write to or read from local memory, or spilled registers on AMD
@@ -86,7 +86,7 @@ class Made:
     warnings: tuple[str, ...]  # of the assembler
 
     def programs(self, arch: str) -> tuple[int, str] | None:
-        """How many programs a multiprocessor has room for at once, and by what; None where that is not known."""
+        """The number of programs that fit on a multiprocessor, and the resource that limits it; None where unknown."""
         unit = _unit(arch)
         if unit is None:
             return None
@@ -98,7 +98,7 @@ class Made:
         return room[scarce], scarce
 
     def fits(self, arch: str) -> bool:
-        """Whether one program finds the shared memory that it wants, as far as that is known."""
+        """True if one program finds the shared memory that it wants, as far as that is known."""
         unit = _unit(arch)
         return unit is None or self.shared <= unit.largest * 1024
 
@@ -309,12 +309,12 @@ def _why(error: BaseException, written: str) -> str:
 
 
 def _copies_tiles(target: Any) -> bool:
-    """Whether the GPU copies tiles by itself, so that kernels get descriptors of tensors; else pointers and strides."""
+    """True if the GPU copies tiles by itself, so that kernels get descriptors of tensors; else pointers and strides."""
     return bool(target.backend == "cuda" and target.arch >= 90)
 
 
 def measured(case: Case, target: Any) -> Made:
-    """What became of a case."""
+    """The result of compiling a case."""
     made, log = compiled(case, target)
     if target.backend == "hip":
         text = made.asm["amdgcn"]

@@ -1,4 +1,4 @@
-"""What Nsight Compute counts of a command's kernels: which counters are asked for, and how its answer is read."""
+"""Counters of Nsight Compute for a command's kernels: the request, and the reading of the answer."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _UNITS |= {"Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9, "Tbyte": 1e12}
 
 @dataclass(frozen=True)
 class Reading:
-    """What was counted of one launch; a counter that a GPU lacks is None."""
+    """Counters of one launch; None for those that a GPU lacks."""
 
     kernel: str
     seconds: float | None = None
@@ -84,7 +84,7 @@ def words(reason: str) -> str:
 
 
 def program(given: str | None) -> str:
-    """Where Nsight Compute's command line is."""
+    """The path of Nsight Compute's command line."""
     if found := shutil.which(given or "ncu"):
         return found
     if given:
@@ -93,7 +93,7 @@ def program(given: str | None) -> str:
 
 
 def measured(ncu: str, command: Sequence[str]) -> list[Reading]:
-    """What is counted while a command has the profiler on."""
+    """The counters of a command, taken while it has the profiler on."""
     wanted = {name: list(names) for name, names in _COUNTERS.items()} | {r: [n] for r, n in _STALLED.items()}
     # some languages write a comma where others write a point
     env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"} | {"LC_ALL": "C"}
@@ -161,7 +161,7 @@ def _reading(values: Mapping[str, float | str], asked: Mapping[str, str]) -> Rea
 
 
 def _failure(said: str, errors: str) -> str:
-    """Why it failed, in the words of ncu and of the command."""
+    """The reason of a failure, in the words of ncu and of the command."""
     marked = [line for line in (said + "\n" + errors).splitlines() if line.startswith("==")]
     told = [
         line.split("== ", 1)[1] for mark in ("==ERROR== ", "==WARNING== ") for line in marked if line.startswith(mark)

@@ -1,4 +1,4 @@
-"""What libraries with a fixed list of features see in a variant: the few patterns that they have names for."""
+"""A variant in terms of libraries with a fixed list of features: the few patterns that they have names for."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Traits:
 
     @property
     def features(self) -> dict[str, bool]:
-        """Which features there are."""
+        """All features by name, and whether the variant has them."""
         numbers = {name: getattr(self, name) is not None for name in ("window", "softcap", "alibi", "decay")}
         return numbers | {name: getattr(self, name) for name in ("causal", "sink", "dropout", "packed")}
 

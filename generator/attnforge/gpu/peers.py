@@ -1,4 +1,4 @@
-"""What a variant is timed beside: other libraries, each as the module that `export --to flex` prints would call it.
+"""Peers to time a variant beside: other libraries, each as the module that `export --to flex` prints would call it.
 
 That module turns q and k, hands them over, and joins what comes back. In the place of flex_attention stands the
 peer's own function, so that each gets the same tensors and does all that the variant asks for.
@@ -34,7 +34,7 @@ Attend = Callable[..., Any]  # with flex_attention's arguments: q, k, v (B, H, T
 
 @dataclass(frozen=True)
 class Asked:
-    """What a peer is asked for."""
+    """A request to a peer."""
 
     traits: Traits
     call: Call
@@ -56,7 +56,7 @@ class Peer:
     within: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
 
     def refusal(self, asked: Asked) -> str:
-        """Why it cannot say a variant, or is not there; "" where it can."""
+        """The reason why it cannot express a variant, or is missing; "" where it can."""
         if self.package and not _installed(self.package):
             return f"{self.package} is not installed"
         has = asked.traits.features
@@ -121,7 +121,7 @@ class Exported:
         return lambda: attention(*call.operands, **keywords)
 
     def pairs(self, call: Call) -> int:
-        """How many pairs of query and key are visible, over all heads."""
+        """The number of visible pairs of query and key, over all heads."""
         import torch
 
         s, exported = call.sizes, self._module()
@@ -147,7 +147,7 @@ class Exported:
 
     @staticmethod
     def _tiles(exported: Any, call: Call, *, real: bool) -> Any:
-        """What the module makes tiles of, or the tiles themselves."""
+        """The mask function that the module makes tiles of, or the tiles themselves."""
         make = exported.create_block_mask
 
         def note(mask_mod: Any, batch: int | None, heads: int | None, *sizes: int, device: Any) -> Any:
@@ -173,7 +173,7 @@ def _keywords(call: Call) -> dict[str, Any]:
 
 
 def _first(exported: Any, name: str, call: Call) -> Any:
-    """What a function of the module gives when a call first comes to it; the call goes no further."""
+    """The result of a function of the module at its first call; the call goes no further."""
     function, made = getattr(exported, name), []
 
     def note(*args: Any, **more: Any) -> Any:

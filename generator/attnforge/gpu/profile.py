@@ -143,7 +143,7 @@ def passes(attention: Any, call: Call, *, backward: bool) -> Callable[[], None]:
 
 
 def least(planned: Plan, launch: Any, once: Callable[[], None]) -> list[Least]:
-    """What the launches of a call have to move, in their order."""
+    """The least traffic of each launch of a call, in their order."""
     made = {kernel.name: kernel.written for kernel in planned.signatures.kernels}
     found: list[Least] = []
     start = launch._launch
@@ -226,7 +226,7 @@ def cells(one: Launch) -> list[str]:
 
 
 def meanings(profile: Profile) -> list[str]:
-    """What the reasons in a table's last column say."""
+    """Explanations of the reasons in a table's last column."""
     reasons = dict.fromkeys(one.reading.stall for one in profile.launches if one.reading.stall)
     return [f"{counters.words(reason)}: {counters.STALLS[reason]}" for reason in reasons if reason]
 

@@ -47,7 +47,7 @@ _WORTH = 0.97  # a tile that spills has to take less than this share of the best
 
 @dataclass(frozen=True)
 class Trial:
-    """What became of a tile; `why` it is out, or its time."""
+    """The result of a tile: `why` it is out, or its time."""
 
     tile: Tile
     made: Made | None = None
@@ -159,7 +159,7 @@ class Search:
 
     @functools.cached_property
     def runner(self) -> _Runner:
-        """What runs the package on this GPU."""
+        """The runner of the package on this GPU."""
         return _Runner(self)
 
     def prepare(self, kernel: str, tile: Tile) -> None:
@@ -186,7 +186,7 @@ class Search:
 
 
 def _workers() -> int:
-    """How many processes compile side by side: beyond some their start takes longer than what they do."""
+    """The number of processes that compile side by side: beyond some their start takes longer than their work."""
     return min(os.cpu_count() or 1, 16)
 
 
@@ -213,7 +213,7 @@ def _examined(wanted: tuple[str, Tile]) -> Trial:
 
 
 def refusal(made: Made, arch: str) -> str:
-    """Why a compiled tile is out, if it is."""
+    """The reason why a compiled tile is out, if it is."""
     if any("serialized" in warning for warning in made.warnings):
         return "serializes its products"
     if (room := made.programs(arch)) and not room[0]:
@@ -235,7 +235,7 @@ class _Runner:
 
     @functools.cached_property
     def gold(self) -> dict[str, list[torch.Tensor]]:
-        """What the present tiles give."""
+        """The results of the present tiles, by kernel."""
         return {kernel: self.results(kernel) for kernel in self.search.kernels}
 
     def operands(self, kernel: str) -> tuple[torch.Tensor, ...]:

@@ -1,4 +1,4 @@
-"""Which scores make sense for the terms of a spec, and how queries and keys are drawn that have such scores."""
+"""The range of scores that suits the terms of a spec, and random queries and keys with such scores."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Domain:
 
     @property
     def limits(self) -> tuple[float, float]:
-        """What drawn scores lie between."""
+        """The limits of drawn scores."""
         if self.minimum is None:
             assert self.maximum is not None
             return self.maximum - _REACH, self.maximum
@@ -30,7 +30,7 @@ class Domain:
 
     @property
     def held(self) -> tuple[float, float]:
-        """What the last column of q and of k holds, times the root of the scale: their product is the middle."""
+        """Values of q's and k's last column, times the root of the scale: their product is the middle of the range."""
         middle = sum(self.limits) / 2
         root = math.sqrt(abs(middle))
         return root, math.copysign(root, middle)

@@ -31,7 +31,7 @@ def _reads(node: Node, name: str) -> set[Node]:
 
 
 def _stop(node: Node, leaves: Collection[Node]) -> Node | None:
-    """Where a score loses the slope of all these leaves: at its first flat part that reads one; None if it does not."""
+    """The first flat part of a score that reads one of these leaves, if the score has lost all their slopes."""
     if not leaves or any(calculus.simplify(calculus.derivative(node, leaf)).value != 0 for leaf in leaves):
         return None
     flat = (n for n in node.walk() if n.op in calculus.FLAT and any(x in leaves for a in n.args for x in a.walk()))
@@ -39,7 +39,7 @@ def _stop(node: Node, leaves: Collection[Node]) -> Node | None:
 
 
 def _named(stop: Node) -> str:
-    """What a message calls a flat part."""
+    """The name of a flat part in messages."""
     if stop.op in ("floor", "input"):
         return "floor(...)" if stop.op == "floor" else "an index"
     return f"`{stop.op}`" if stop.op in calculus.FLAT else "this expression"

@@ -1,4 +1,4 @@
-"""What a spec says of rotary embedding."""
+"""The rotary embedding of a spec."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ Line = Annotated[str, Field(max_length=300)]
 
 @dataclass(frozen=True)
 class AxisMeaning:
-    """What stands along axes of an input, and how expressions read them."""
+    """Kinds of axes of an input, and how expressions read them."""
 
     axes: tuple[str, ...]
     holds: str
@@ -93,7 +93,7 @@ class RopeModel(_Model):
 
 
 class DomainModel(_Model):
-    """Which scores make sense; one limit at least."""
+    """The scores that make sense; one limit at least."""
 
     model_config = ConfigDict(json_schema_extra={"minProperties": 1})
 

@@ -79,13 +79,13 @@ def load(path: Path, *, terms: Sequence[Path]) -> Spec:
 
 
 def _source(path: Path) -> str:
-    """How generated files name a spec, whatever the working folder is."""
+    """The name of a spec in generated files, whatever the working folder is."""
     return f"specs/{path.name}" if path.resolve().parent.name == "specs" else path.name
 
 
 @dataclass(frozen=True)
 class _Keyword:
-    """Who gave a keyword its meaning."""
+    """A keyword and the term that gave it its meaning."""
 
     meaning: Input | RuntimeOption
     term: str
@@ -175,7 +175,7 @@ class _Loader:
         return self._few(value, key)
 
     def _low(self, keep: Node, value: Value) -> bool:
-        """Whether joined masks are no taller than an expression may be."""
+        """True if joined masks are no taller than an expression may be."""
         if taller(keep, TALLEST):
             self.problems.add(value.at, f"this term joins more than {TALLEST} parts")
             return False

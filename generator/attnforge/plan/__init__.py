@@ -1,1 +1,1 @@
-"""What kernels, host code and suites of a variant hold, worked out before anything is printed."""
+"""The content of a variant's kernels, host code and suite, worked out before anything is printed."""

@@ -1,4 +1,4 @@
-"""Which values and derivatives are certain to be finite, whatever finite q and k a call passes."""
+"""Tests whether values and derivatives are certain to be finite for all finite q and k."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SAFE = printers.LEAVES | {"num", "+", "-", "neg"}
 
 
 def tame(node: Node, inputs: dict[str, Input]) -> bool:
-    """Whether no derivative of a term can be infinite or NaN, not even where a mask hides the score.
+    """True if no derivative of a term can be infinite or NaN, not even where a mask hides the score.
 
     If one can, the reference masks what the term reads too, as 0 times such a derivative is NaN.
     """
@@ -36,7 +36,7 @@ def _learns(node: Node, inputs: dict[str, Input]) -> bool:
 
 
 def _is_finite(node: Node) -> bool:
-    """Whether a value is certain to be finite for finite q and k."""
+    """True if a value is certain to be finite for finite q and k."""
     if node.op in ("num", "var", "option"):
         return True
     if node.op == "/":

@@ -1,4 +1,4 @@
-"""What a kernel reads of an input: a value, one for each row or key, one for each score, or entries of a table."""
+"""A kernel's read of an input: one value, one for each row or key, one for each score, or entries of a table."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Leaf:
 
     @property
     def form(self) -> Literal["value", "row", "pair", "entry"]:
-        """What a tile reads of it: one value, one for each row or key, one for each score, or looked-up entries."""
+        """The values that a tile reads: one, one for each row or key, one for each score, or looked-up entries."""
         kinds = [kind for kind in self.input.kinds if kind not in HEAD_AXES]
         if not kinds:
             return "value"
@@ -53,7 +53,7 @@ class Leaf:
 
     @property
     def name(self) -> str:
-        """What kernels call its value."""
+        """The name of its value in kernels."""
         ending = {"value": "", "row": f"_{self.tie}", "pair": "_qk", "entry": f"_at{self.number or ''}"}
         return self.input.name + ending[self.form]
 

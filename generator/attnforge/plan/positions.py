@@ -1,4 +1,4 @@
-"""Which position the first query of a sequence has; its keys are counted from 0."""
+"""The position of a sequence's first query; keys are counted from 0."""
 
 from __future__ import annotations
 

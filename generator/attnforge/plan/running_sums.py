@@ -1,4 +1,4 @@
-"""What becomes of inputs that kernels and reference read as running sums over tokens.
+"""Inputs that kernels and reference read as running sums over tokens.
 
 A value of -inf begins a new document: it adds nothing to the sums, and neither side of it is visible from the other.
 Kernels find four parts in one tensor: the sum, what rounding to float32 left of it, and where the token's document
@@ -76,7 +76,7 @@ def _slope(node: Node, leaf: Node) -> float | None:
 
 
 def _sees_itself(spec: Spec) -> bool:
-    """Whether the masks are certain to show each query the key at its own position."""
+    """True if the masks are certain to show each query the key at its own position."""
     return all(_holds(_at_itself(mask.keep)) for mask in spec.masks)
 
 
@@ -115,7 +115,7 @@ def _read(given: Input, place: Node) -> Node:
 
 
 def _regrouped(node: Node, sums: Collection[object]) -> Node:
-    """The same with two reads of a running sum side by side where one is added and one taken off."""
+    """The expression with two reads of a running sum side by side where one is added and one subtracted."""
     node = dataclasses.replace(node, args=tuple(_regrouped(arg, sums) for arg in node.args))
     if node.op not in ("+", "-") or node.type != "float":
         return node

@@ -21,7 +21,7 @@ class Factored(NamedTuple):
 
     @property
     def both(self) -> float:
-        """What a gradient of the score is multiplied by on its way through the two."""
+        """The factor of a gradient of the score on its way through the two."""
         op, number = self.inner
         return self.outer * number if op == "*" else self.outer / number
 
@@ -40,7 +40,7 @@ def factored(scores: Sequence[Node]) -> Factored:
 
 
 def _way(node: Node) -> tuple[str, float] | None:
-    """How a node scales the score, if it does nothing else."""
+    """The factor by which a node scales the score, if it does nothing else."""
     if node.op not in ("*", "/") or SCORE not in node.args:
         return None
     score, number = node.args if node.args[0] == SCORE or node.op == "/" else node.args[::-1]
@@ -63,7 +63,7 @@ def _bare(node: Node) -> Node:
 
 
 def _outer(node: Node) -> tuple[float, Node]:
-    """What an expression multiplies all else by, and the rest."""
+    """The outermost factor of an expression, and the rest."""
     if node.op == "*":
         for number, rest in (node.args, node.args[::-1]):
             value = _positive(number)

@@ -31,13 +31,13 @@ class Sum:
 
     @property
     def name(self) -> str:
-        """What kernels call it."""
+        """Its name in kernels."""
         return f"{self.leaf.name}_sum"
 
 
 @dataclass(frozen=True)
 class Slope:
-    """What the score's gradient is multiplied by; `text` is None where that is 1."""
+    """The factor of the score's gradient; `text` is None where that is 1."""
 
     text: str | None
     sign: Literal["+", "-"] = "+"
@@ -80,7 +80,7 @@ class View(Reader):
 
     @property
     def keep(self) -> tuple[Statement, ...]:
-        """What a visible place has to meet, one statement for each mask."""
+        """The conditions of a visible place, one statement for each mask."""
         keeps = (self.beside_tiles(m.keep) if self.reach(m.keep) else as_bool(m.keep) for m in self.spec.masks)
         pairs = zip(keeps, self.spec.masks, strict=True)
         return tuple(Statement("keep", self.text(keep), "&=", label(mask.label)) for keep, mask in pairs)
@@ -123,7 +123,7 @@ class View(Reader):
 
     @cached_property
     def _shared(self) -> tuple[_Shared, ...]:
-        """What is worked out for each score term."""
+        """The value and slopes of each score term over what they share."""
         found = []
         for score in self.factored.scores:
             nodes = {n: self.leaf(n) for n in score.walk() if n.op == "input"}
@@ -225,7 +225,7 @@ class View(Reader):
         return stem
 
     def idle(self, total: Sum) -> bool:
-        """Whether a row's sum is 0 but for a gradient of the LSE: the softmax forgets what a row's scores share."""
+        """True if a row's sum is 0 without a gradient of the LSE: adding a constant to a row changes no weight."""
         if self.spec.sink or total.leaf.side != "q":
             return False
         after = [any(later.slope.text for later in self.terms[i + 1 :]) for i in range(len(self.terms))]
@@ -241,7 +241,7 @@ class View(Reader):
 
     @cached_property
     def weight(self) -> Weight:
-        """What terms load, which tells the tiles that suit them."""
+        """A class of variants by what their terms load, for which tables of tiles are kept."""
         if self.spec.dropout or any(leaf.form in ("pair", "entry") for leaf in self.leaves):
             return "heavy"
         rows = [leaf.input for leaf in self.leaves if leaf.form == "row"]
@@ -265,7 +265,7 @@ class View(Reader):
 
 
 def _finite(node: Node) -> bool:
-    """Whether a value is made of whole numbers in ways that leave it finite."""
+    """True if a value is made of whole numbers in ways that leave it finite."""
     return all(n.op in _CLOSED or n.op == "num" or (not n.args and n.type == "int") for n in node.walk())
 
 

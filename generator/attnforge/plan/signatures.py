@@ -206,7 +206,7 @@ class Signatures(SharedParameters):
             tiles = "(q_tiles + k_tiles)"
             note = (Branch("tile < q_tiles", first, (Statement("tile", "q_tiles", "-="), *others[0])),)
         blocks = {"enter": self._masked(tiles, parts), "note": note}
-        texts = {"both": ", or the other way round" if others else ""}
+        texts = {"both": ", or which parts of queries a part of keys needs" if others else ""}
         return Kernel("ranges", parts, "portable/ranges.jinja", blocks=blocks, texts=texts)
 
     def _masked(self, tiles: str, parts: Iterable[Parameter]) -> tuple[Block, ...]:

@@ -1,4 +1,4 @@
-"""How long a call must be so that each number of a spec decides something: the cases that suites take for that.
+"""Lengths of calls in which each number of a spec decides something: cases for the suites.
 
 Numbers are changed one at a time, by one or by a twentieth, and the terms evaluated with and without the change at
 places where they could differ. Whoever finds a difference there needs no proof; what never differs decides nothing.
@@ -110,7 +110,7 @@ def _with(node: Node, numbers: list[Node]) -> Node:
 
 
 class _Outcome(NamedTuple):
-    """What a spec makes of a place: what each mask says, and where all keep it the score before and after each term."""
+    """A spec at one place: the value of each mask and, where all are true, the score before and after each term."""
 
     kept: tuple[bool, ...]
     scores: tuple[float, ...]
@@ -126,7 +126,7 @@ class _Terms:
         self._found: dict[tuple[tuple[int, int], int], list[tuple[Env, _Outcome]]] = {}
 
     def differ(self, other: Spec, shape: tuple[int, int]) -> bool:
-        """Whether other terms differ somewhere in a call of such a shape, whatever the call's tensors hold."""
+        """True if other terms differ somewhere in a call of such a shape, whatever the call's tensors hold."""
         change = _Change(self, other)
         return all(any(change.decides(env, own) for env, own in self._at(shape, seed)) for seed in range(_SEEDS))
 
@@ -154,7 +154,7 @@ def _scores(terms: Iterable[Function], env: Env, score: float) -> Iterator[float
 
 
 class _Change:
-    """What another spec has in the place of some terms or inputs of one."""
+    """Terms or inputs of another spec in the place of some of this one's."""
 
     def __init__(self, own: _Terms, other: Spec) -> None:
         spec = own.spec
@@ -168,7 +168,7 @@ class _Change:
         self._scores = [compiled(term.score) for term in other.scores[self._first :]]
 
     def decides(self, env: Env, own: _Outcome) -> bool:
-        """Whether a place is seen, or a score is, as the own spec does not have it."""
+        """True if a place is seen, or a score is, as the own spec does not have it."""
         if self._reads:
             env = env | {read.name: read.of(env) for read in self._reads}
         try:
@@ -202,7 +202,7 @@ def _places(spec: Spec, shape: tuple[int, int], seed: int) -> Iterator[Env]:
 
 
 class _Read:
-    """What a place has of an input, as like as not what a suite draws there."""
+    """A plausible value of an input at a place, such as a suite draws."""
 
     def __init__(self, given: Input) -> None:
         self.name = given.name

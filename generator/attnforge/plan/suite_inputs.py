@@ -1,4 +1,4 @@
-"""How suites draw what a call passes: text that makes random values of an argument."""
+"""Texts that make random values of an argument in suites."""
 
 from __future__ import annotations
 

@@ -62,13 +62,13 @@ class Tables(NamedTuple):
 
 
 def family(arch: str) -> str:
-    """Whose table serves an architecture: generated code tells it by the same rule."""
+    """The architecture whose table serves another one; generated code has the same rule."""
     major = arch.removeprefix("sm_").removesuffix("a")[:-1]
     return "sm_90" if arch.startswith("sm_") and major in ("9", "10") else "sm_80"
 
 
 Weight = Literal["bare", "plain", "sloped", "marks", "heavy", "rows"]
-"""What terms add to q, k, v: nothing, what takes no registers, slopes, little, a lot, or floats for each key alone."""
+"""Classes of what terms load beside q, k, v: nothing, no registers, slopes, little, a lot, floats for each key."""
 WEIGHTS: tuple[Weight, ...] = get_args(Weight)  # each builds on the one before
 
 
@@ -91,7 +91,7 @@ def _table(given: dict[str, Any], layers: Sequence[str]) -> Table:
 
 
 def tuned_path(spec: Path) -> Path:
-    """Where the rows stand that were tuned for a spec."""
+    """The file of the rows that were tuned for a spec."""
     return spec.resolve().parent / "tuning" / spec.name
 
 

@@ -74,7 +74,7 @@ def triton_helpers(nodes: Iterable[Node]) -> tuple[str, ...]:
 
 
 def fold(node: Node) -> Node:
-    """The same expression with operations on literals carried out, as far as they give a finite number."""
+    """The expression with operations on literals carried out, as far as they give a finite number."""
     if node.op in LEAVES:
         # looked up by equality; the text of an index is folded when it is printed
         return node
@@ -119,7 +119,7 @@ def _nested(op: str, precedence: int, left: Text, right: Text) -> Text:
 
 
 def _count(node: Node) -> bool:
-    """Whether an integer is certain to be non-negative."""
+    """True if an integer is certain to be non-negative."""
     if node.op == "num":
         return isinstance(node.value, int) and node.value >= 0
     if node.op == "var":
@@ -362,7 +362,7 @@ def _detached(node: Node, text: Text) -> Text:
 
 
 def is_scalar(node: Node) -> bool:
-    """Whether the torch text of a node is a Python number: no tensor stands in it."""
+    """True if the torch text of a node is a Python number: no tensor stands in it."""
     if node.op == "var":
         return node.value in SCALARS
     if node.op in ("input", "local") or (node.op in FUNCTIONS and FUNCTIONS[node.op].python is None):

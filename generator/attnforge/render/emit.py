@@ -39,7 +39,7 @@ _LOST = ", and no part of the package: it would be removed"
 
 @dataclass(frozen=True)
 class Package:
-    """What a spec renders to, and where the spec stands: as the header names it, and on this machine."""
+    """The rendered files of a spec, and its path: as the header names it, and on this machine."""
 
     name: str
     source: str
@@ -49,7 +49,7 @@ class Package:
 
 @dataclass(frozen=True)
 class Finding:
-    """How a file in the output folder stands to what is rendered now."""
+    """The state of a file in the output folder beside what is rendered now."""
 
     path: Path
     state: State
@@ -60,7 +60,7 @@ class Finding:
 
     @property
     def changes(self) -> bool:
-        """Whether a write would touch the file."""
+        """True if a write would touch the file."""
         return self.state != "current" and not self.abandoned
 
 
@@ -84,7 +84,7 @@ def survey(packages: Sequence[Package], out: Path) -> list[Finding]:
 
 
 def diff(findings: Sequence[Finding]) -> str:
-    """What a write would change, as one unified diff."""
+    """The changes of a write, as one unified diff."""
     lines: list[str] = []
     for f in findings:
         if f.changes:
@@ -119,7 +119,7 @@ def write(packages: Sequence[Package], out: Path, *, force: bool = False) -> lis
 
 
 def _in_parts(face: Finding, changes: Sequence[Finding]) -> bool:
-    """Whether a package that is there changes in more than one step; `face` is its `__init__.py`."""
+    """True if a package that is there changes in more than one step; `face` is its `__init__.py`."""
     return bool(face.old) and sum(f.path.parent == face.path.parent for f in changes) > 1
 
 
@@ -199,7 +199,7 @@ def _abandoned(packages: Sequence[Package], out: Path) -> Iterator[Finding]:
 
 
 def _somewhere(source: PurePosixPath, root: Path) -> bool:
-    """Whether a spec of that name stands anywhere below a folder, or might: not all of a large one is searched."""
+    """True if a spec of that name stands anywhere below a folder, or might: not all of a large one is searched."""
     for count, (place, folders, files) in enumerate(os.walk(root)):
         if count == _MOST or (source.name in files and Path(place, source.name).match(source.as_posix())):
             return True

@@ -28,7 +28,7 @@ _PATTERN = re.compile(
 
 @dataclass(frozen=True)
 class Header:
-    """What a generated file says of itself."""
+    """The facts in a generated file's header."""
 
     source: str
     intact: bool  # whether the text is still the one that was written
@@ -58,7 +58,7 @@ def instead(text: str, body: str) -> str:
 
 
 def read(text: str) -> Header | None:
-    """What the header says, or None if the text has none."""
+    """The header's facts, or None if the text has none."""
     found = _PATTERN.match(text)
     return Header(found["source"], found["text"] == _hash(text, found)) if found else None
 

@@ -16,7 +16,7 @@ import jinja2
 from .. import __version__
 from ..export import flex
 from ..language.spec import Spec
-from ..plan import plan, reference, statements
+from ..plan import explanation, plan, reference, statements
 from ..source import resources
 from . import format, header
 
@@ -40,7 +40,13 @@ def render(spec: Spec) -> dict[str, str]:
     content = (spec.text.encode(), resources.templates_digest(), __version__.encode())
     tuned = (repr(planned.tuned).encode(),) if planned.tuned else ()
     head = header.write(spec.source, *content, *tuned)
-    values = {"plan": planned, "oracle": reference.build(spec, planned.arguments), "header": head.rstrip("\n")}
+    oracle = reference.build(spec, planned.arguments)
+    values = {
+        "plan": planned,
+        "oracle": oracle,
+        "explanation": explanation.text(planned, oracle.description),
+        "header": head.rstrip("\n"),
+    }
     return {file.format(name=spec.name): _file(template, values) for file, template in _FILES.items()}
 
 

@@ -1,4 +1,4 @@
-"""Where a user's mistake stands and how it is told."""
+"""Places of a user's mistakes, and their messages."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Value:
 
     @property
     def kind(self) -> str:
-        """What it is, as one would say it."""
+        """Its kind, in words."""
         if self.mapping:
             return "a mapping"
         names = {str: "text", bool: "a truth value", int: "a whole number", float: "a number", list: "a list"}
@@ -198,7 +198,7 @@ class _Reader:
         return Value(at, text, inner=self._inner(node, at), raw=text)
 
     def _inner(self, node: yaml.ScalarNode, at: Location) -> Location | None:
-        """Where the first character of a text stands, if its characters stand side by side in the file."""
+        """The place of a text's first character, if its characters stand side by side in the file."""
         begin = at if node.style is None else at.shifted(1)
         line = at.text[begin.column - 1 :]
         return begin if line.startswith(node.value) else None

@@ -30,7 +30,7 @@ def variants() -> dict[str, Path]:
 
 
 def terms_for(spec: Path) -> list[Path]:
-    """Where the terms that a spec names are looked for: beside it first, then among the shipped ones."""
+    """Folders that are searched for the terms that a spec names: beside it first, then the shipped ones."""
     folders = [spec.resolve().parent / "terms", specs() / "terms"]
     return list(dict.fromkeys(folder for folder in folders if folder.is_dir()))
 

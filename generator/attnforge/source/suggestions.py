@@ -1,4 +1,4 @@
-"""What people write out of habit from other languages and papers, and what this language has in its place."""
+"""Words of other languages and papers, and what this language has in their place."""
 
 from __future__ import annotations
 
@@ -83,23 +83,23 @@ _KEYS = {
 
 
 def name(word: str, known: Collection[str]) -> str:
-    """What to write in place of an unknown name, "" where nothing is near."""
+    """A suggestion in place of an unknown name, "" where nothing is near."""
     return _NAMES.get(word) or near(word, known, 0.62)
 
 
 def function(word: str, known: Collection[str]) -> str:
-    """What to write in place of an unknown function, "" where nothing is near."""
+    """A suggestion in place of an unknown function, "" where nothing is near."""
     return _FUNCTIONS.get(word) or near(word, known)
 
 
 def key(word: str, terms: Collection[str]) -> str:
-    """What to write in place of an unknown key of a spec, "" where nothing is meant by it."""
+    """A suggestion in place of an unknown key of a spec, "" where nothing is meant by it."""
     if word in terms:
         return f": {word} is a term: it stands in a list, under mask or score"
     return _KEYS.get(word, "")
 
 
 def axis(word: str, known: Collection[str]) -> str:
-    """What to write in place of an unknown axis, "" where nothing is near."""
+    """A suggestion in place of an unknown axis, "" where nothing is near."""
     meant = _AXES.get(word.lower())
     return f" (did you mean {meant!r}?)" if meant else near(word, known)

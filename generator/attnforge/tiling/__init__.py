@@ -1,1 +1,1 @@
-"""What masks mean for tiles: normal forms, intervals, ranges and their inverse. Knows no kernel."""
+"""Masks over tiles: normal forms, intervals, ranges and their inverse. Knows no kernel."""

@@ -42,7 +42,7 @@ def ends(node: Node, known: Known) -> Ends | None:
 
 
 def condition(node: Node, known: Known) -> Ends:
-    """Whether a condition always holds, and whether it ever does; never wrong, though not always sharp."""
+    """A test that a condition holds everywhere, and one that it may hold somewhere; in doubt false, and true."""
     args = node.args
     if node.op == "num":
         return Ends(node, node)

@@ -123,7 +123,7 @@ class Normal:
         return [_blurred(cases)] if vague and not bounded else cases
 
     def _inverted(self, form: Linear, part: Node, factor: int) -> Linear | None:
-        """The same inequality about what is divided or multiplied inside `part`."""
+        """The inequality about what is divided or multiplied inside `part`."""
         if part.op not in ("//", "*"):
             return None
         inner, scalar = part.args
@@ -171,5 +171,5 @@ def _both(*parts: Disjunction) -> Disjunction:
 
 
 def _blurred(parts: Disjunction) -> Conjunction:
-    """What all have in common."""
+    """The part that all have in common."""
     return frozenset.intersection(*parts) | _one(Unknown(None))

@@ -1,4 +1,4 @@
-"""Which tiles a mask leaves empty, full or mixed, for both directions, worked out from its expression.
+"""Tiles that a mask leaves empty, full or mixed, for both directions, worked out from its expression.
 
 The mask is brought into a disjunction of conjunctions of integer inequalities; each conjunction bounds the sought
 variable by the extremes that the other side takes over its tile. What cannot be resolved bounds nothing and lets no
@@ -74,7 +74,7 @@ class _Interval:
     when: Node | None = None
 
     def plain(self) -> _Interval:
-        """The same without `when`, which moves into the end."""
+        """The interval without `when`, which moves into the end."""
         if self.when is None:
             return self
         first, past = _natural(self.tile.sought)
@@ -87,7 +87,7 @@ class _Interval:
         return _Interval(self.tile, lo, hi, self.when if self.when == other.when else None)
 
     def contains(self, other: _Interval) -> bool:
-        """Whether it provably holds all of the other's positions, both conditions aside."""
+        """True if it provably holds all of the other's positions, both conditions aside."""
         both = self.around(other)
         return (both.lo, both.hi) == (self.lo, self.hi)
 
@@ -108,11 +108,11 @@ class _Interval:
         return _Interval(self.tile, lo, hi)
 
     def below(self, other: _Interval) -> bool:
-        """Whether it provably starts no later than the other."""
+        """True if it provably starts no later than the other."""
         return self.lo is None or (other.lo is not None and self.tile.at_most(self.lo, other.lo))
 
     def motion(self) -> int:
-        """How many ends hang on the tile."""
+        """The number of ends that depend on the tile."""
         tile = {f"{self.tile.other}_first", f"{self.tile.other}_last"}
         ends = [end.node() for end in (self.lo, self.hi) if end is not None]
         return sum(any(node.value in tile for node in end.walk()) for end in ends)
@@ -128,7 +128,7 @@ class _Range:
 
     @staticmethod
     def of(tile: Tile, conjunction: Conjunction) -> _Range:
-        """What a conjunction leaves of the sought variable."""
+        """The interval of the sought variable that a conjunction leaves."""
         seen, full = _Bounds(tile), _Bounds(tile)
         sought, can_be_full, exact = variable(tile.sought), True, True
         literals = sorted(conjunction, key=repr)
@@ -178,7 +178,7 @@ class _Range:
 
 
 def _computable(form: Linear, ranges: Ranges) -> bool:
-    """Whether int64 holds all steps of a form, in whatever order its terms are added."""
+    """True if int64 holds all steps of a form, in whatever order its terms are added."""
     most = abs(form.constant) + sum(abs(factor) * max(map(abs, ranges.of(part))) for part, factor in form.terms)
     parts = (node for part, _ in form.terms for node in part.walk() if node.type == "int")
     return most <= LONG and all(ranges.within(node, LONG) for node in parts)

@@ -1,0 +1,375 @@
+"""The head of a rendered `kernels.py`: formula, kernels and symbols for a reader who opens no other file."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterable, Iterator
+
+from ..expressions.inputs import Axis, Input
+from ..expressions.tree import Node
+from . import running_sums, statements
+from .formula import Section, derivatives, formula, written
+from .leaf import Leaf
+from .plan import Plan, Reduction
+from .score_terms import Sum
+
+_WIDTH = 116  # characters of a line, behind an indentation of four
+_ALWAYS = frozenset(
+    "b h Hq row m l acc p q_start k_start mixed first full_first full_last last q_len k_len".split()  # noqa: SIM905
+)
+_ONE_AXIS = ("scan", "scan_back", "rotate", "bounds", "ranges")  # kernels whose grid has one axis
+Row = tuple[str, str]
+
+
+def text(plan: Plan, description: str) -> str:
+    """The description of the variant, and the sections below it."""
+    sections = [
+        ("Formula, in natural-log units; q and k are positions, in `q . k` the rows there", _formula(plan)),
+        ("Softmax, in log2 units", _softmax(plan)),
+        ("Backward", _backward(plan) if plan.spec.algorithm.backward else []),
+        ("Programs", _programs(plan)),
+        ("Tensors, by their axes", _listed(_tensors(plan))),
+        ("Tiles", _listed(_tiles(plan))),
+        ("Symbols", _listed(_symbols(plan))),
+    ]
+    found = ("\n".join([title, *(f"    {line}".rstrip() for line in lines)]) for title, lines in sections if lines)
+    return "\n\n".join(["\n".join(_wrapped(description, _WIDTH)), *found])
+
+
+def _paragraph(*sentences: str) -> list[str]:
+    return _wrapped(" ".join(sentences), _WIDTH)
+
+
+def _wrapped(line: str, width: int) -> list[str]:
+    return textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False)
+
+
+def _listed(rows: Iterable[Row]) -> list[str]:
+    """Names with their meanings in a column beside them."""
+    rows = list(rows)
+    width = max(len(name) for name, _ in rows if len(name) <= 24) + 3
+    found: list[str] = []
+    for name, meaning in rows:
+        first, *more = _wrapped(meaning, _WIDTH - width)
+        found += [f"{name:{width}}{first}"] if len(name) < width else [name, " " * width + first]
+        found += [" " * width + line for line in more]
+    return found
+
+
+def _formula(plan: Plan) -> list[str]:
+    found = list(formula(plan.spec).rows)
+    for given in plan.signatures.scanned:
+        name, reset = given.name, running_sums.largest_reset(plan.spec, given)
+        begins = f"{reset} or less" if math.isfinite(reset) else "-inf"
+        found += ["", *_paragraph(
+            f"{name} is read as its cumulative sum over the tokens of a sequence, which `scan` makes. A value of",
+            f"{begins} begins a document: it adds nothing to the sum, and queries see keys of their document alone.",
+            "A sum is stored as a float32 and the rest that rounding left. Kernels read it as its difference from",
+            f"{name}_anchor, the sum at the first token of the program's own tile, so that late sums are as exact.",
+        )]  # fmt: skip
+    if plan.spec.dropout:
+        found += ["", *_paragraph(
+            "Dropout sets a weight to 0 by a random number that `seed` and the weight's place determine, and",
+            "multiplies the others by `rescale`, 1 / (1 - the share that is dropped). Without a seed it drops nothing.",
+        )]  # fmt: skip
+    if plan.spec.scores and (plan.analysis.scaling, plan.analysis.scale_log2) != (" * scale", "LOG2E"):
+        inner = plan.scaling.removeprefix(" * ")
+        found += ["", *_paragraph(
+            f"The kernels' terms lack their outermost numbers: q . k is multiplied by {inner} instead of scale,",
+            f"the last term's result by {plan.analysis.scale_log2} instead of LOG2E.",
+        )]  # fmt: skip
+    return found
+
+
+def _softmax(plan: Plan) -> list[str]:
+    spec, used = plan.spec, "dropped p" if plan.spec.dropout else "p"
+    if spec.scores:
+        rows = [("s = score * LOG2E", "exp(score) = exp2(s)")]
+    else:
+        rows = [("s = (q . k) * scale_log2", "scale_log2 = scale * LOG2E, so that exp(score) = exp2(s)")]
+    start = "m = sinks * LOG2E, l = 1, acc = 0" if spec.sink else "m = -inf, l = 0, acc = 0"
+    rows += [
+        (start, "before the first tile of keys"),
+        ("m_new = max(m, largest s of the tile)", ""),
+        ("p = exp2(s - m_new)", "0 where the key is hidden"),
+    ]
+    if not spec.algorithm.by_query:
+        rows += [
+            ("l_new = l * exp2(m - m_new) + sum of p", "acc, m and l of all queries stand in memory"),
+            (f"acc = (acc * l * exp2(m - m_new) + {used} @ v) / l_new", "in the end out = acc"),
+        ]
+    else:
+        rows += [
+            ("l = l * exp2(m - m_new) + sum of p", ""),
+            (f"acc = acc * exp2(m - m_new) + {used} @ v", "in the end out = acc / l"),
+        ]
+    rows += [("out = out * rescale", "")] if spec.dropout else []
+    rows.append(("lse = m + log2(l)", ""))
+    bare = "no visible key and a sink of -inf" if spec.sink else "no visible key"
+    return [
+        *Section("", tuple(rows)).rows,
+        *_paragraph(
+            f"The LSE in memory is in log2 units, and inf for a row with {bare}: each exp2(s - lse) is 0 there,",
+            "as is out. launch.py hands it to users in natural-log units, as lse / LOG2E, and as -inf for such a row.",
+        ),
+    ]
+
+
+def _backward(plan: Plan) -> list[str]:
+    spec = plan.spec
+    by_key = "backward_dkv" + (", over the query heads of a key head" if spec.grouped else "")
+    weights = "dropped p * rescale" if spec.dropout else "p"
+    rows = [
+        (f"p = exp2({'score * LOG2E' if spec.scores else '(q . k) * scale_log2'} - lse)", "0 where the key is hidden"),
+        ("dp = dropped (dout . v) * rescale" if spec.dropout else "dp = dout . v", "the gradient of p"),
+        ("delta = rowsum(out * dout) - dlse", "dlse is that of the LSE in natural-log units: dlse_ptr * LOG2E"),
+        ("ds = p * (dp - delta)", "the gradient of the last score"),
+        *derivatives(spec).lines,
+    ]
+    if any(term.slope.text or term.slope.sign == "-" for term in plan.by_query.terms):
+        rows.append(("ds = ds * (d score / d score)", "for each term, the last one first"))
+    for learned in plan.learned:
+        rows += [row for total in learned.sums for row in _sum(plan, learned, total)]
+        rows.append(_total(learned))
+    rows += [
+        (f"dq = {plan.analysis.slope} * sum of ds * k over the keys", "backward_dq"),
+        (f"dk = {plan.analysis.slope} * sum of ds * q over the queries", by_key),
+        (f"dv = sum of {weights} * dout over the queries", by_key),
+    ]
+    if spec.sink:
+        rows.append(("dsinks = -sum of exp2(sinks * LOG2E - lse) * delta over the queries", "launch.py"))
+    turned = ["dq and dk are rotated back by the programs that made them (`unrotate`)."] if spec.rope else []
+    return [*Section("", tuple(rows)).rows, *turned]
+
+
+def _sum(plan: Plan, learned: Reduction, total: Sum) -> Iterator[Row]:
+    """The line of one sum of gradients of scores."""
+    leaf = total.leaf
+    over, each = "the scores that read it", ""
+    if leaf.form == "pair":
+        over, kernel = "the batch entries and heads that share it", f"backward_{leaf.input.name}"
+    else:
+        kernel = "backward_dkv" if total in plan.by_key.learned else "backward_dq"
+    if leaf.form == "row":
+        over = "the keys" if leaf.tie == "q" else "the queries"
+    elif leaf.form == "entry":
+        each = f", for each {'program' if leaf.tie is None else 'query' if leaf.tie == 'q' else 'key'} and entry"
+    elif leaf.form == "value":
+        each = ", for each program"
+    idle = "; 0 where there is no dlse" if total in learned.idle else ""
+    read = f"{leaf.input.name}[...]" if leaf.form == "entry" else _read(leaf)
+    yield f"{total.name} = sum of ds * (d score / d {read}) over {over}", kernel + each + idle
+
+
+def _total(learned: Reduction) -> Row:
+    """The line that makes the gradient of an input of its sums."""
+    name, sums = learned.input.name, " + ".join(total.name for total in learned.sums)
+    if learned.input.scan:
+        return f"d{name}[t] = sum of {sums} over token t and all later ones", "scan_back; 0 if t begins a document"
+    return f"d{name} = {sums}", "launch.py, summed over the axes that the input lacks"
+
+
+def _read(leaf: Leaf) -> str:
+    """The read of an input, as a term writes it."""
+    return written(Node("input", leaf.index, leaf.input.name, leaf.input.dtype))
+
+
+def _programs(plan: Plan) -> list[str]:
+    spec, signatures = plan.spec, plan.signatures
+    of = f"of a {plan.storage.entry}"
+    rows: list[Row] = []
+    if signatures.scanned:
+        rows.append(("scan", f"one head {of}, BLOCK tokens at a time; runs before `forward`"))
+    if spec.rope:
+        rows.append(("rotate", f"BLOCK_T rows of q or k of one head {of}; runs before `forward`"))
+    if signatures.bounds:
+        rows.append(
+            ("bounds", f"a tile of queries or of keys {of}: finds the least and the greatest of what masks read there")
+        )
+    if signatures.ranges:
+        rows.append(
+            ("ranges", f"GRAIN queries or keys {of}: finds the range of tiles that they need; runs before `forward`")
+        )
+    if not spec.algorithm.by_query:
+        walk = "loads each tile of BLOCK_N keys once and walks along the tiles of BLOCK_M queries that see it"
+        rows.append(
+            ("forward", f"all of one query head {of}; {walk}; the grid has one axis, in which heads run fastest")
+        )
+    else:
+        strided = ", loaded as columns by pointers" if plan.signatures.own.loads else ""
+        rows.append(
+            ("forward", f"a tile of BLOCK_M queries of one query head {of}; walks along tiles of BLOCK_N keys{strided}")
+        )
+    if spec.algorithm.backward:
+        head = "key head" if spec.grouped else "head"
+        heads = " of each of the GROUP query heads that read it" if spec.grouped else ""
+        rows += [
+            ("backward_dq", "the same; runs before the other backward kernels, for which it stores delta"),
+            ("backward_dkv", f"a tile of BLOCK_N keys of one {head} {of}; walks along tiles of BLOCK_M queries{heads}"),
+        ]
+    for pair in signatures.pairs:
+        name = pair.leaf.input.name
+        owned = f"a tile [BLOCK_M, BLOCK_N] of one batch entry and head of {name}; walks along those of q that share it"
+        grid = f"(batch entries * heads of {name}, tiles of queries, tiles of keys)"
+        rows.append((pair.kernel.name, f"{owned}; the grid is {grid}"))
+    if signatures.scanned and spec.algorithm.backward:
+        rows.append(("scan_back", "as `scan`, from the last token to the first; runs after the other backward kernels"))
+    return [*_listed(rows), *_grid(plan)]
+
+
+def _grid(plan: Plan) -> list[str]:
+    spec, states = plan.spec, plan.key_states
+    found = []
+    if spec.algorithm.by_query:
+        names = "`forward`, `backward_dq` and `backward_dkv`" if spec.algorithm.backward else "`forward`"
+        found += _paragraph(
+            f"The grid of {names} is (heads of a group, tiles, groups), or from 65536 tiles on (tiles,",
+            "heads of a group, groups); TILE_AXIS, 1 or 0, is the axis of the tiles. Heads are numbered through all",
+            f"{'sequences' if plan.storage.cut else 'batch entries'}; a group is as many of them as have what programs",
+            "walk along in a third of the L2 cache.",
+        )
+    if states and not states.ranged:
+        found += _paragraph(
+            f"`{states.function}` tells from the call's tensors which of 1024 tiles show something, and which show",
+            "all: bits of 32 words, along which programs walk from one that is set to the next.",
+        )
+    small = [f"`{kernel.name}`" for kernel in plan.signatures.kernels if kernel.name in _ONE_AXIS]
+    if small:
+        found.append(f"Programs of {', '.join(small)} are numbered along one axis.")
+    return found if spec.algorithm.backward else [*found, "There is no backward pass."]
+
+
+def _tensors(plan: Plan) -> Iterator[Row]:
+    spec, cut = plan.spec, plan.storage.cut
+    heads = "Hkv" if spec.grouped else "Hq"
+    queries, keys = ("q_total", "k_total") if cut else ("B, q_len", "B, k_len")
+    rows = (("q", queries, "Hq", "D"), ("out", queries, "Hq", "DV"), ("k", keys, heads, "D"), ("v", keys, heads, "DV"))
+    gradients = {"q": ", dq", "out": ", dout", "k": ", dk", "v": ", dv"} if spec.algorithm.backward else {}
+    for name, *axes in rows:
+        yield name + gradients.get(name, ""), f"[{', '.join(axes)}]"
+    vector = "[Hq, q_rows]" if cut else "[B, Hq, q_len]"
+    yield "lse, delta" if spec.algorithm.backward else "lse", f"{vector}, float32, the LSE in log2 units"
+    if not spec.algorithm.by_query:
+        yield "acc; m, l", f"{vector[:-1]}, DV]; {vector}, float32"
+    if cut:
+        yield "cu_seqlens_q, _k", "[sequences + 1], int32: where each sequence's rows begin, at last where they end"
+    for given in spec.inputs:
+        if given.axes:
+            yield given.name, _input(plan, given)
+    if spec.sink:
+        yield "sinks", "[Hq], the logit of each head that joins the denominator of the softmax"
+    if spec.rope:
+        yield "cos, sin", "[positions, PAIRS]"
+        yield "q_turned, k_turned", "q and k rotated: what the other kernels take for q and k"
+    place = "h, row, column" if cut else "b, h, row, column"
+    yield "x_desc", f"loads tiles of x at [{place}]: a TMA descriptor, or a tuple of pointer, width and strides"
+
+
+def _input(plan: Plan, given: Input) -> str:
+    axes = ", ".join(map(_axis, plan.storage.kept(given)))
+    if not given.scan:
+        return f"[{axes}], {given.dtype}"
+    begins = "where the token's document begins, where it ends"
+    return f"[{axes}], {given.dtype}; of its sums 4 parts stand one behind the other: sum, rest, {begins}"
+
+
+def _axis(axis: Axis) -> str:
+    return str(axis.size) if axis.kind == "size" else axis.kind if axis.per == 1 else f"{axis.kind} // {axis.per}"
+
+
+def _tiles(plan: Plan) -> Iterator[Row]:
+    algorithm = plan.spec.algorithm
+    keys = "[BLOCK_D, BLOCK_N]" if plan.signatures.own.loads else "[BLOCK_N, BLOCK_D]"
+    yield "q_tile, k_tile, v_tile", f"[BLOCK_M, BLOCK_D], {keys}, [BLOCK_N, BLOCK_DV]"
+    if algorithm.backward:
+        yield "score, p, dp, ds", "[BLOCK_M, BLOCK_N], in `backward_dkv` [BLOCK_N, BLOCK_M]"
+        yield "out_tile, dout_tile", "[BLOCK_M, BLOCK_DV]"
+        yield "dq, dk, dv", "[BLOCK_M, BLOCK_D], [BLOCK_N, BLOCK_D], [BLOCK_N, BLOCK_DV], in float32"
+    else:
+        yield "score, p", "[BLOCK_M, BLOCK_N]"
+    sums = "[BLOCK_M, 8] (partial sums, added up in the end)" if algorithm.by_query else "[BLOCK_M]"
+    yield "acc, m, l", f"[BLOCK_M, BLOCK_DV], [BLOCK_M], {sums}, in float32"
+    yield "BLOCK_M, BLOCK_N", "queries and keys of a tile; launch.py has a table of them by kernel, GPU and head size"
+    yield "BLOCK_D, BLOCK_DV", "D and DV rounded up to a power of 2, at least 16; columns past D and DV hold 0"
+
+
+def _symbols(plan: Plan) -> Iterator[Row]:
+    """The glossary of the names that this variant's kernels use."""
+    used = _used(plan)
+    for names, meaning in _meanings(plan):
+        if there := [name for name in names.split(", ") if name in used]:
+            yield ", ".join(there), meaning
+
+
+def _meanings(plan: Plan) -> Iterator[Row]:
+    """Names that kernels may use, side by side those that share a meaning."""
+    shift, backward = plan.positions.shift, plan.spec.algorithm.backward
+    yield "b", plan.storage.entry
+    yield "Hq, h", "query heads, and one of them"
+    yield "Hkv", "key heads"
+    yield "kv_h, GROUP", "the key head that query head h reads, h // GROUP, and how many query heads share one"
+    yield "q_len, k_len", "queries and keys of a sequence"
+    yield "D", "head size of q and k"
+    yield "DV", "head size of v and out"
+    yield "q_start, k_start", "first row of a tile of queries, first key of a tile of keys, within the sequence"
+    yield "row", "rows of a tile's queries, counted from the sequence's first one"
+    yield "q_pos", f"their positions, row + {shift}: the last query lines up with the last key"
+    yield "k_pos", "positions of a tile's keys"
+    for side, name in (("q", "queries"), ("k", "keys")):
+        yield f"{side}_first", f"first position of a tile of {name}"
+        yield f"{side}_last", f"last position of a tile of {name}, below k_len"
+    yield "first, last", "tiles in [first, last) show something to the program's own tile"
+    yield "full_first, full_last", "those in [full_first, full_last) show all to it: no step there applies the mask"
+    yield "mixed", "whether a step applies the mask"
+    yield "tail", "whether a step's tile may reach into the next sequence"
+    yield "TILE_AXIS", "the axis of the grid that holds the tiles which programs own"
+    yield "m, l, acc", "running maximum, denominator and numerator of the softmax, the maximum in log2 units"
+    yield (
+        "p",
+        "weights" + (", before they are divided by l in `forward`" if backward else ", before they are divided by l"),
+    )
+    yield "dp, ds", "gradients of the weights and of the score"
+    yield "delta", "rowsum(out * dout) - dlse, what the softmax takes off each dp of a row"
+    yield "q_offset, k_offset", "rows where a sequence begins in the packed tensors"
+    yield "q_total, k_total", "rows of the packed tensors"
+    yield "q_rows, k_rows", "values of a head in vectors of the package's own"
+    yield "q_aligned, k_aligned", "where a sequence begins there: at multiples of 4, where descriptors can read"
+    yield "q_bounds_ptr, k_bounds_ptr", "the least and the greatest of what masks read along each tile"
+    yield "key_ranges_ptr, query_ranges_ptr", "first, full_first, full_last and last of GRAIN rows, in steps of GRAIN"
+    yield "PAIRS, BLOCK_PAIRS", "rotated pairs of components, and the power of 2 that holds as many"
+    yield "seed, drop_below", "what random numbers hang on, and the 16-bit numbers that drop a weight"
+    for given in plan.signatures.scanned:
+        yield f"{given.name}_anchor", f"the sum that a program reads {given.name} as a difference from"
+    for leaf in dict.fromkeys((*plan.by_query.leaves, *plan.by_key.leaves)):
+        yield leaf.name, _meaning(leaf)
+
+
+def _meaning(leaf: Leaf) -> str:
+    """The meaning of a leaf's name in a kernel."""
+    given = leaf.input
+    if given.source:
+        end = "begins" if given.part == running_sums.BEGIN else "ends"
+        return f"where the document of each {'query' if leaf.tie == 'q' else 'key'} {end}, by {given.source}"
+    if given.scan:
+        return f"sum of {given.name} up to {_read(leaf).removeprefix(given.name)}, less {given.name}_anchor"
+    each = {"row": f", for each {'query' if leaf.tie == 'q' else 'key'}", "pair": ", for each score"}
+    return f"{_read(leaf)} of the head" if leaf.form == "value" else _read(leaf) + each.get(leaf.form, ", looked up")
+
+
+def _used(plan: Plan) -> frozenset[str]:
+    """The names of the kernels' values that the plan knows of."""
+    signatures, spec = plan.signatures, plan.spec
+    used = set(_ALWAYS)
+    used |= {"dp", "ds", "delta"} if spec.algorithm.backward else set()
+    used |= {"kv_h"} if spec.grouped else set()
+    used |= {"Hkv"} if spec.grouped and spec.algorithm.backward else set()
+    for kernel in signatures.kernels:
+        used |= {parameter.name for parameter in kernel.parts} | set(kernel.step.parameters if kernel.step else ())
+    along = {"k": (plan.analysis.keys, plan.by_query), "q": (plan.analysis.queries, plan.by_key)}
+    for walk, view in (along[side] for side in spec.algorithm.walks):
+        used |= set(walk.parameters)
+        loads = [one for site in ("program", "head", "tile", "step", "mask") for one in view.loads(site)]
+        used |= statements.reads((*loads, *view.keep, *view.score, *view.narrowed)) | set(statements.targets(loads))
+    used |= {"q_offset", "k_offset", "q_aligned"} if plan.storage.cut else set()
+    return frozenset(used | ({"k_aligned"} if plan.storage.cut and signatures.scanned else set()))

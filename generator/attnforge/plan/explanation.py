@@ -74,7 +74,7 @@ def _formula(plan: Plan) -> list[str]:
             "multiplies the others by `rescale`, 1 / (1 - the share that is dropped). Without a seed it drops nothing.",
         )]  # fmt: skip
     if plan.spec.scores and (plan.analysis.scaling, plan.analysis.scale_log2) != (" * scale", "LOG2E"):
-        inner = plan.scaling.removeprefix(" * ")
+        inner = plan.analysis.scaling.removeprefix(" * ")
         found += ["", *_paragraph(
             f"The kernels' terms lack their outermost numbers: q . k is multiplied by {inner} instead of scale,",
             f"the last term's result by {plan.analysis.scale_log2} instead of LOG2E.",

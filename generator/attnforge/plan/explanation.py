@@ -365,7 +365,7 @@ def _used(plan: Plan) -> frozenset[str]:
     used |= {"kv_h"} if spec.grouped else set()
     used |= {"Hkv"} if spec.grouped and spec.algorithm.backward else set()
     for kernel in signatures.kernels:
-        used |= {parameter.name for parameter in kernel.parts} | set(kernel.step.parameters if kernel.step else ())
+        used |= {parameter.name for parameter in kernel.parts} | (kernel.step.names if kernel.step else frozenset())
     along = {"k": (plan.analysis.keys, plan.by_query), "q": (plan.analysis.queries, plan.by_key)}
     for walk, view in (along[side] for side in spec.algorithm.walks):
         used |= set(walk.parameters)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from .statements import Block, Call
+from .statements import Block, Bundle, Call
 
 _LOADED = ("tiles", "rows")
 
@@ -46,18 +46,39 @@ class Step:
 
     function: str
     results: tuple[str, ...]
-    own: tuple[str, ...]  # what it takes
+    own: tuple[str, ...]  # what it takes by itself, before constants
+    bundles: tuple[tuple[str, tuple[str, ...]], ...]  # what no step changes: tuples and the names in them
+    constants: tuple[str, ...]
     tails: bool  # whether the next sequence may begin inside a tile
 
     @property
     def parameters(self) -> tuple[str, ...]:
         """All that it takes: it masks where a tile is `mixed`, and clears the next sequence's rows in a `tail`."""
-        return (*self.own, "mixed", *(("tail",) if self.tails else ()))
+        return (*self._given, "mixed", *(("tail",) if self.tails else ()))
+
+    @property
+    def _given(self) -> tuple[str, ...]:
+        return (*self.own, *(name for name, _ in self.bundles), *self.constants)
+
+    @property
+    def packed(self) -> tuple[Block, ...]:
+        """The statements before the loops that make the tuples."""
+        return tuple(Bundle(name, values, packs=True) for name, values in self.bundles)
+
+    @property
+    def unpacked(self) -> tuple[Block, ...]:
+        """The statements at the function's head that take them apart."""
+        return tuple(Bundle(name, values, packs=False) for name, values in self.bundles)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """All names that it is given."""
+        return frozenset((*self.parameters, *(value for _, values in self.bundles for value in values)))
 
     def call(self, mixed: str, tail: str) -> Call:
         """The call for one tile."""
         kind = (f"mixed={mixed}", *((f"tail={tail}",) if self.tails else ()))
-        return Call(", ".join(self.results), self.function, (*self.own, *kind))
+        return Call(", ".join(self.results), self.function, (*self._given, *kind))
 
 
 @dataclass(frozen=True)

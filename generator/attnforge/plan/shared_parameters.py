@@ -153,19 +153,29 @@ class SharedParameters:
             yield Parameter("k_rows", "i32", f"{self.sums[0]}.shape[-1]")
 
     def step(
-        self, function: str, view: View, results: tuple[str, ...], own: tuple[str, ...], read: Iterable[str]
+        self,
+        function: str,
+        view: View,
+        results: tuple[str, ...],
+        own: tuple[str, ...],
+        walked: tuple[str, ...],
+        read: Iterable[str],
     ) -> Step:
-        """A kernel's step: its own names, where it stands, and what it reads for the terms."""
+        """A kernel's step: tiles of its own, where it finds those it walks along, and what terms read."""
         by_query = view.own == "q"
-        place = self.storage.place("k" if by_query else "q")
+        place, start = self.storage.place("k" if by_query else "q"), "k_start" if by_query else "q_start"
         inside = ("k_pos",) if by_query else ("row", "q_pos", "q_first")
         loads = (*view.loads("step"), *view.loads("mask"))
         read = {*read, *statements.reads((*view.keep, *loads))}
-        placed = by_query or {"k_len", "q_pos", "q_first"} & read
-        where = (self.analysis.kv, "k_start") if by_query else ("h", "q_start", "q_len")
-        known = (*own, place, *where, *(("k_len",) if placed else ()), "scale" if self.spec.scores else "scale_log2")
+        rows = (self.analysis.kv, "k_len") if by_query else ("h", "q_len")
+        walked = (*walked, place, *rows)
+        lengths = ("k_len",) if not by_query and {"k_len", "q_pos", "q_first"} & read else ()
+        scale = "scale" if self.spec.scores else "scale_log2"
         blocks = ("BLOCK_N" if by_query else "BLOCK_M", "BLOCK_D", "BLOCK_DV", "PRECISION")
         made = statements.targets(loads)
         sums = [name for s in view.learned for name in (f"{s.name}_ptr", f"{s.name}_row")]
-        passed = view.passed(read, {*known, *inside, *made}, ("slot", *sums))
-        return Step(function, results, (*known, *passed, *blocks), self.storage.cut and self.spec.algorithm.by_query)
+        known = {*results, *own, start, *walked, *lengths, scale, *inside, *made}
+        terms = (*lengths, scale, *view.passed(read, known, ("slot", *sums)))
+        bundles = (("keys" if by_query else "queries", walked), ("terms", terms))
+        tails = self.storage.cut and self.spec.algorithm.by_query
+        return Step(function, results, (*results, *own, start), bundles, blocks, tails)

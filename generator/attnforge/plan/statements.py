@@ -56,6 +56,32 @@ class Call:
 
 
 @dataclass(frozen=True)
+class Bundle:
+    """Values that travel as one tuple, packed or unpacked under the same names."""
+
+    name: str
+    values: tuple[str, ...]
+    packs: bool
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """The names of the values, or of the tuple."""
+        return names(*self.values) if self.packs else frozenset({self.name})
+
+    def lines(self) -> Iterator[str]:
+        """Its lines in a kernel."""
+        end = "," if len(self.values) == 1 else ""
+        left, right = (f"{self.name} = (", ")") if self.packs else ("(", f") = {self.name}")
+        text = ", ".join(self.values) + end
+        if len(left) + len(text) + len(right) <= 100:
+            yield f"{left}{text}{right}" if self.packs else f"{text} = {self.name}"
+            return
+        yield left
+        yield from (f"    {line}" for line in filled(self.values, 100))
+        yield f"{right}  # fmt: skip"
+
+
+@dataclass(frozen=True)
 class Comment:
     """A line that says why what follows is done."""
 
@@ -111,7 +137,7 @@ class Branch:
             yield from (f"    {line}" for line in lines(self.otherwise))
 
 
-Block = Statement | Call | Comment | Loop | Branch
+Block = Statement | Call | Bundle | Comment | Loop | Branch
 
 
 def filled(words: Iterable[str], width: int) -> list[str]:

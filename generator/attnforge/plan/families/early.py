@@ -33,9 +33,10 @@ def _by_heads(p: SharedParameters) -> Kernel:
     a, view = p.analysis, p.analysis.by_key
     used = softmax.used(view)
     terms, masked = (*view.loads("step"), *view.score), (*view.loads("mask"), *view.keep)
-    names = ("k_tile", "v_tile", "q_desc", "acc_base", "m_base", "l_base", "DV")
+    walked = ("q_desc", "acc_base", "m_base", "l_base", "DV")
     # a mask asks which keys there are at all
-    step = p.step("attend", view, (), names, {"k_pos", "k_len"} | reads((*view.score, *used)))
+    read = {"k_pos", "k_len"} | reads((*view.score, *used))
+    step = p.step("attend", view, (), ("k_tile", "v_tile"), walked, read)
     whole = "k_start + BLOCK_N <= k_len"
     loops = Loops(a.queries, None, step.call, a.joined, step.tails, view.narrowed, full_if=whole, stages=1)
     zeroed = Statement("v_tile", "tl.where((k_pos < k_len)[:, None], v_tile, 0.0)")
@@ -57,7 +58,10 @@ def _by_heads(p: SharedParameters) -> Kernel:
         f"({p.storage.sequences} * q.shape[-2],)",
         step,
         {
-            "step_rows": needed(programs.rows(a, "q"), {"row"} | reads((*terms, *masked, *used))),
+            "step_rows": (
+                *step.unpacked,
+                *needed(programs.rows(a, "q"), {"row"} | reads((*terms, *masked, *used))),
+            ),
             "scored": terms,
             "masked": masked,
             "unseen": softmax.unseen(p.spec),
@@ -65,14 +69,14 @@ def _by_heads(p: SharedParameters) -> Kernel:
             "enter": (
                 *a.key_head,
                 *programs.sequence(a, "q", [("out", "DV")], tile="0"),
-                *needed((*a.scaled, *view.loads("program")), reads((*view.loads("tile"), *loops.blocks))),
+                *needed((*a.scaled, *view.loads("program")), reads((*view.loads("tile"), *step.packed, *loops.blocks))),
             ),
             "tile": (
-                *needed(programs.rows(a, "k"), {"k_pos"} | reads((*view.loads("tile"), *loops.blocks))),
+                *needed(programs.rows(a, "k"), {"k_pos"} | reads((*view.loads("tile"), *step.packed, *loops.blocks))),
                 *view.loads("tile"),
             ),
             "cleared": (why, zeroed) if a.storage.cut else (),
-            "visit": loops.blocks,
+            "visit": (*step.packed, *loops.blocks),
             "empty": softmax.empty(p.spec),
         },
         {"weights": softmax.weights(p.spec)},

@@ -38,8 +38,7 @@ def forward(p: SharedParameters, keys: Keys) -> Kernel:
     a, view = p.analysis, p.analysis.by_query
     results, loads, masked = ("acc", "m", "l"), view.loads("step"), view.loads("mask")
     used = softmax.used(view)
-    own = (*results, "q_tile", *keys.passed, "v_desc")
-    step = p.step("attend", view, results, own, reads((*view.score, *used)))
+    step = p.step("attend", view, results, ("q_tile",), (*keys.passed, "v_desc"), reads((*view.score, *used)))
     loops = Loops(a.keys, a.key_states, step.call, a.joined, step.tails, view.narrowed, backwards=True)
     start = softmax.start(p.spec)
     return Kernel(
@@ -62,7 +61,7 @@ def forward(p: SharedParameters, keys: Keys) -> Kernel:
         in_groups(p, "q", "k, v"),
         step,
         {
-            "step_loads": (Statement("k_tile", keys.tile),),
+            "step_loads": (*step.unpacked, *programs.rows(a, "k")[2:], Statement("k_tile", keys.tile)),
             "scored": (*loads, *view.score),
             "tail": programs.next_cleared(a, "k", "v_tile"),
             "masked": (*masked, *view.keep),
@@ -75,11 +74,11 @@ def forward(p: SharedParameters, keys: Keys) -> Kernel:
                 Statement("q_start", "tile * BLOCK_M"),
                 *programs.sequence(a, "q", [("out", "DV")]),
                 *programs.beyond(a, "q"),
-                *programs.opened(a, view, "q", {"row"} | reads((*loops.blocks, *start))),
+                *programs.opened(a, view, "q", {"row"} | reads((*step.packed, *loops.blocks, *start))),
             ),
             "begin": (*keys.found, *_tile(p, "q", "q", "BLOCK_D")),
             "start": start,
-            "visit": loops.blocks,
+            "visit": (*step.packed, *loops.blocks),
             "empty": softmax.empty(p.spec),
         },
         {"keys": keys.columns, "weights": softmax.weights(p.spec)},
@@ -111,11 +110,12 @@ def _dkv(p: SharedParameters) -> Kernel:
     """The gradients of a tile of keys, over the queries that see it."""
     a, view = p.analysis, p.analysis.by_key
     results = ("dk", "dv", *(s.name for s in view.sums))
-    own = (*results, "k_tile", "v_tile", "q_desc", "dout_desc", "lse_desc", "delta_desc", "row_base")
+    walked = ("q_desc", "dout_desc", "lse_desc", "delta_desc", "row_base")
     used, back = softmax.used_again(view), softmax.passed_back(view, "stays")
     terms = (*view.loads("step"), *view.inward)
     masked = (*view.loads("mask"), *view.keep)
-    step = p.step("accumulate_dkdv", view, results, own, reads((*view.added, *view.inward, *used, *back)))
+    read = reads((*view.added, *view.inward, *used, *back))
+    step = p.step("accumulate_dkdv", view, results, ("k_tile", "v_tile"), walked, read)
     loops = Loops(
         a.queries,
         a.query_states,
@@ -132,6 +132,7 @@ def _dkv(p: SharedParameters) -> Kernel:
         *view.loads("head"),
         *_row_sums(view, "BLOCK_N"),
         *(Statement(f"{s.name}_row", f"{p.storage.head_tokens(s.leaf.input)} + k_pos") for s in view.tables),
+        *step.packed,
         *loops.blocks,
         *(
             _stored(s.name, f"{p.storage.head_tokens(s.leaf.input)} + k_pos", s.name, "k_pos < k_len")
@@ -167,7 +168,10 @@ def _dkv(p: SharedParameters) -> Kernel:
         in_groups(p, "k", "q, dout"),
         step,
         {
-            "step_rows": needed(programs.rows(a, "q"), {"row"} | reads((*terms, *masked, *used))),
+            "step_rows": (
+                *step.unpacked,
+                *needed(programs.rows(a, "q"), {"row"} | reads((*terms, *masked, *used))),
+            ),
             "step_loads": (*_tile(p, "q", "q", "BLOCK_D"), *_tile(p, "dout", "q", "BLOCK_DV")),
             "tail": programs.next_cleared(a, "q", "q_tile", "dout_tile"),
             "scored": terms,
@@ -209,9 +213,10 @@ def _dq(p: SharedParameters) -> Kernel:
     """The gradients of a tile of queries, over the keys that it sees, and delta for the other kernels."""
     a, view = p.analysis, p.analysis.by_query
     results = ("dq", *(s.name for s in view.sums))
-    own = (*results, "q_tile", "dout_tile", "lse", "delta", "k_desc", "v_desc")
+    tiles = ("q_tile", "dout_tile", "lse", "delta")
     back = softmax.passed_back(view)
-    step = p.step("accumulate_dq", view, results, own, reads((*view.added, *view.inward, *back)))
+    read = reads((*view.added, *view.inward, *back))
+    step = p.step("accumulate_dq", view, results, tiles, ("k_desc", "v_desc"), read)
     loops = Loops(a.keys, a.key_states, step.call, a.joined, step.tails, view.narrowed)
     slot = "(b.to(tl.int64) * Hq + h) * tl.num_programs(TILE_AXIS) + tile"
     slots = (Statement("slot", slot),) if any(s.leaf.tie is None for s in view.tables) else ()
@@ -240,7 +245,12 @@ def _dq(p: SharedParameters) -> Kernel:
         in_groups(p, "q", "k, v"),
         step,
         {
-            "step_loads": (*_tile(p, "k", "k", "BLOCK_D"), *_tile(p, "v", "k", "BLOCK_DV")),
+            "step_loads": (
+                *step.unpacked,
+                *programs.rows(a, "k")[2:],
+                *_tile(p, "k", "k", "BLOCK_D"),
+                *_tile(p, "v", "k", "BLOCK_DV"),
+            ),
             "tail": programs.next_cleared(a, "k", "k_tile", "v_tile"),
             "scored": (*view.loads("step"), *view.inward),
             "masked": (*view.loads("mask"), *view.keep),
@@ -254,7 +264,9 @@ def _dq(p: SharedParameters) -> Kernel:
                 Statement("q_start", "tile * BLOCK_M"),
                 *programs.sequence(a, "q", [("dq", "D")]),
                 *programs.beyond(a, "q"),
-                *programs.opened(a, view, "q", {"row"} | reads((*loops.blocks, *slots, *places, *stores))),
+                *programs.opened(
+                    a, view, "q", {"row"} | reads((*step.packed, *loops.blocks, *slots, *places, *stores))
+                ),
             ),
             "begin": tuple(
                 statement
@@ -262,7 +274,7 @@ def _dq(p: SharedParameters) -> Kernel:
                 for statement in _tile(p, x, "q", columns)
             ),
             "sums": (*_row_sums(view, "BLOCK_M"), *slots, *places),
-            "visit": loops.blocks,
+            "visit": (*step.packed, *loops.blocks),
             "stores": (*rotation.back(a, "q", ("dq_ptr + first_row * D", "Hq * D")), *stores),
         },
     )

@@ -197,7 +197,7 @@ def _programs(plan: Plan) -> list[str]:
             ("forward", f"all of one query head {of}; {walk}; the grid has one axis, in which heads run fastest")
         )
     else:
-        strided = ", loaded as columns by pointers" if plan.signatures.own.loads else ""
+        strided = ", loaded as columns by pointers" if plan.signatures.own.functions else ""
         rows.append(
             ("forward", f"a tile of BLOCK_M queries of one query head {of}; walks along tiles of BLOCK_N keys{strided}")
         )
@@ -280,7 +280,7 @@ def _axis(axis: Axis) -> str:
 
 def _tiles(plan: Plan) -> Iterator[Row]:
     algorithm = plan.spec.algorithm
-    keys = "[BLOCK_D, BLOCK_N]" if plan.signatures.own.loads else "[BLOCK_N, BLOCK_D]"
+    keys = "[BLOCK_D, BLOCK_N]" if plan.signatures.own.functions else "[BLOCK_N, BLOCK_D]"
     yield "q_tile, k_tile, v_tile", f"[BLOCK_M, BLOCK_D], {keys}, [BLOCK_N, BLOCK_DV]"
     if algorithm.backward:
         yield "score, p, dp, ds", "[BLOCK_M, BLOCK_N], in `backward_dkv` [BLOCK_N, BLOCK_M]"

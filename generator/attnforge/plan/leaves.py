@@ -7,7 +7,7 @@ value is loaded once per program, once per query head or in each step, as early 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -20,7 +20,7 @@ from . import storage
 from .leaf import CASTS, SIDE_OF, TYPES, Leaf, Side, Site
 from .positions import ENDS_TOGETHER
 from .running_sums import REST
-from .statements import Statement, targets
+from .statements import Call, Statement, targets
 
 
 @dataclass(frozen=True)
@@ -241,8 +241,9 @@ class Reader:
             return f"load_vector({self.base(part)}, {rest}){self._seen_as(part)}"
 
         if not given.scan:
-            return [Statement(leaf.name, load(given))]
-        return [Statement(leaf.name, f"{load(given)} - {given.name}_anchor + {load(_rest(given))}")]
+            return [Statement(leaf.name, load(given), shape=f"[{block}]")]
+        value = f"{load(given)} - {given.name}_anchor + {load(_rest(given))}"
+        return [Statement(leaf.name, value, shape=f"[{block}]")]
 
     @staticmethod
     def _seen_as(given: Input) -> str:
@@ -260,7 +261,8 @@ class Reader:
                 place, count = f"{place} // {per}", f"tl.cdiv({count}, {per})"
             sides.append(f"{place}, {given.name}_stride_{kind}, {count}")
         down, across = sides if self.down == "q" else sides[::-1]
-        return [Statement(leaf.name, f"load_pairs({self.base(given)}, {down}, {across}){CASTS[given.dtype]}")]
+        value = f"load_pairs({self.base(given)}, {down}, {across}){CASTS[given.dtype]}"
+        return [Statement(leaf.name, value, shape=self._shape({"q", "k"}))]
 
     def _entry(self, leaf: Leaf) -> list[Statement]:
         given, places = leaf.input, []
@@ -279,7 +281,13 @@ class Reader:
         value = f"tl.load({text}{there}){self._seen_as(given) or CASTS[given.dtype]}"
         if given.scan:
             value += f" - {given.name}_anchor + tl.load({text.replace(base, self.base(_rest(given)), 1)}{there})"
-        return [*places, Statement(leaf.name, value)]
+        return [*places, Statement(leaf.name, value, shape=self._shape(self.extent(leaf)))]
+
+    def _shape(self, sides: Collection[str]) -> str:
+        """The shape of what differs along some sides of a tile of scores."""
+        down, across = ("BLOCK_M", "BLOCK_N") if self.down == "q" else ("BLOCK_N", "BLOCK_M")
+        sizes = (down if self.down in sides else "1", across if {"q", "k"} - {self.down} & set(sides) else "1")
+        return f"[{', '.join(sizes)}]" if sides else ""
 
     def _indices(self, leaf: Leaf) -> Iterator[str]:
         """The indices of an input's axes other than batch and heads, not yet clamped."""
@@ -313,16 +321,16 @@ class Reader:
         return text
 
     @property
-    def narrowed(self) -> tuple[Statement, ...]:
+    def narrowed(self) -> tuple[Call, ...]:
         """The statements that keep a range of tiles to the documents of the program's own tile."""
         other: Side = "k" if self.own == "q" else "q"
         shift, block = ENDS_TOGETHER.of_first(other), "BLOCK_N" if self.own == "q" else "BLOCK_M"
         found = []
         for given in self.spec.inputs:
             if given.scan:
-                rest = f"{self.own}_first, {self.own}_last, {shift}, first, full_first, full_last, last, {block}"
-                call = f"in_documents({self.base(given)}, {given.name}_stride_part, {given.name}_stride_token, {rest})"
-                found.append(Statement("first, full_first, full_last, last", call))
+                place = (self.base(given), f"{given.name}_stride_part", f"{given.name}_stride_token")
+                own, tiles = (f"{self.own}_first", f"{self.own}_last"), ("first", "full_first", "full_last", "last")
+                found.append(Call(", ".join(tiles), "in_documents", (*place, *own, shift, *tiles, block)))
         return tuple(found)
 
     @cached_property
@@ -336,11 +344,6 @@ class Reader:
             names += [*ways, *self.strides(given)] if given.axes else [given.name]
             names += [f"{given.name}_stride_part"] if given.scan else []
         return (*names, *(("seed", "drop_below", "rescale") if self.spec.dropout else ()))
-
-    @property
-    def kept(self) -> str:
-        """Text of which of a tile's weights dropout keeps."""
-        return "kept(seed, drop_below, b, h, row, k_start, k_pos.shape[0])" + (".T" if self.down == "k" else "")
 
     def strides(self, given: Input) -> dict[str, Axis]:
         """The names of an input's strides, and their axes."""

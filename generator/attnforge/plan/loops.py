@@ -23,7 +23,7 @@ class Loops:
     step: Step
     joined: bool  # whether mixed and full tiles share a loop, the mask under a branch
     tails: bool  # whether a tile may hold rows of the next sequence: such tiles have a loop of their own
-    narrowed: tuple[Statement, ...] = ()  # what makes the range smaller
+    narrowed: tuple[Block, ...] = ()  # what makes the range smaller
     backwards: bool = False  # from the last tile to the first
     full_if: str = ""  # what full tiles need besides
     stages: int | None = None

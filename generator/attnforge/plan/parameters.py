@@ -41,6 +41,15 @@ class Parameter:
 
 
 @dataclass(frozen=True)
+class Function:
+    """A jitted function: the template and the macro of its text, and what the macro is about, if anything."""
+
+    template: str
+    name: str
+    about: tuple[object, ...] = ()
+
+
+@dataclass(frozen=True)
 class Step:
     """The function that a kernel calls for each tile it visits."""
 

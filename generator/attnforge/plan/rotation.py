@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ..language.rope import Rope
 from .analysis import Analysis
 from .leaf import Side
 from .statements import Block, Branch, Call, Statement
@@ -14,9 +13,9 @@ TABLES = (
 """What the functions that load cosines and sines take beside positions."""
 
 
-def columns(rope: Rope) -> str:
+def columns(a: Analysis) -> str:
     """Text of the two columns of a pair of components."""
-    return "pair, pair + PAIRS" if rope.layout == "half" else "2 * pair, 2 * pair + 1"
+    return "pair, pair + PAIRS" if a.spec.rope and a.spec.rope.layout == "half" else "2 * pair, 2 * pair + 1"
 
 
 def inside(a: Analysis) -> tuple[Block, ...]:

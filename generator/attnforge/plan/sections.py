@@ -4,21 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from ..expressions.inputs import Input
 from ..printing.printers import TRITON_HELPERS
-from .parameters import Kernel
+from .parameters import Function, Kernel
 from .signatures import Signatures
-
-
-@dataclass(frozen=True)
-class Function:
-    """A jitted function: the template and the macro of its text, and what the macro is about, if anything."""
-
-    template: str
-    name: str
-    about: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -31,21 +21,32 @@ class Section:
 
 def build(s: Signatures, helpers: frozenset[str], defaults: tuple[Input, ...]) -> tuple[Section, ...]:
     """The sections in order; `helpers` are the functions that expressions call, `defaults` inputs with a default."""
-    expressions = (Function("expressions", name) for name in TRITON_HELPERS if name in helpers)
-    shared = (*expressions, *_ranges(s), *(Function("defaults", "default", (x,)) for x in defaults), *_rows(s))
+    expressions = (Function("portable/expressions.jinja", name) for name in TRITON_HELPERS if name in helpers)
+    shared = (
+        *expressions,
+        *_ranges(s),
+        *(Function("portable/defaults.jinja", "default", (x,)) for x in defaults),
+        *_rows(s),
+    )
     found = [Section(shared)]
     states = tuple(_states(s))
     if not s.bounds and states:
         found.append(Section(states))
     for kernel in s.kernels:
         functions = {
-            "bounds": (*states, Function("tiles", "store_extremes")),
-            "ranges": tuple(Function("tiles", name) for name in ("add_states", "store_range", "load_range")),
-            "rotate": tuple(Function("rotation", name) for name in _rotation(s)),
-            "scan": tuple(Function("stores", name) for name in ("later", "last_of")),
+            "bounds": (*states, *_functions("tiles", "store_extremes")),
+            "ranges": tuple(
+                Function("portable/tiles.jinja", name) for name in ("add_states", "store_range", "load_range")
+            ),
+            "rotate": _functions("rotation", *_rotation(s)),
+            "scan": _functions("stores", "later", "last_of"),
         }
         found.append(Section(functions.get(kernel.name, ()), kernel))
     return tuple(found)
+
+
+def _functions(template: str, *names: str) -> tuple[Function, ...]:
+    return tuple(Function(f"portable/{template}.jinja", name) for name in names)
 
 
 def _ranges(s: Signatures) -> Iterator[Function]:
@@ -54,13 +55,13 @@ def _ranges(s: Signatures) -> Iterator[Function]:
     told = a.key_states is not None and a.key_states.ranged
     alone = s.pairs or not told  # kernels for pairs look at tiles by themselves
     if alone:
-        yield Function("tiles", "tile_range")
+        yield Function("portable/tiles.jinja", "tile_range")
     if alone and "k" in walks:
-        yield Function("tiles", "range_function", (a.keys,))
+        yield Function("portable/tiles.jinja", "range_function", (a.keys,))
     if not told and "q" in walks:
-        yield Function("tiles", "range_function", (a.queries,))
+        yield Function("portable/tiles.jinja", "range_function", (a.queries,))
     if s.scanned:
-        yield Function("tiles", "in_documents")
+        yield Function("portable/tiles.jinja", "in_documents")
 
 
 def _states(s: Signatures) -> Iterator[Function]:
@@ -68,13 +69,13 @@ def _states(s: Signatures) -> Iterator[Function]:
     keys, queries = s.analysis.key_states, s.analysis.query_states
     if not keys:
         return
-    yield Function("tiles", "state_function", (keys,))
+    yield Function("portable/tiles.jinja", "state_function", (keys,))
     if queries and queries.walked:
-        yield Function("tiles", "state_function", (queries,))
+        yield Function("portable/tiles.jinja", "state_function", (queries,))
     if keys.blocks:
-        yield Function("tiles", "block_extremes")
+        yield Function("portable/tiles.jinja", "block_extremes")
     if not keys.ranged:
-        yield from (Function("tiles", name) for name in ("lowest", "bits", "gather", "following"))
+        yield from _functions("tiles", "lowest", "bits", "gather", "following")
 
 
 def _rows(s: Signatures) -> Iterator[Function]:
@@ -89,19 +90,15 @@ def _rows(s: Signatures) -> Iterator[Function]:
         "stores add_by_entry": any(s.leaf.tie is None for s in tables),
         "stores add_by_row_and_entry": any(s.leaf.tie for s in tables) or bool(a.by_key.tables),
         "loads batch_and_head": spec.algorithm.by_query,
-        "loads find_rows": s.storage.cut,
-        "loads load_tile": True,
-        f"loads {' '.join(s.own.loads)}": bool(s.own.loads),
         "loads load_rows": s.described,
         "stores add_product": True,
         "stores kept": spec.dropout,
         "stores partial_row_sums": spec.algorithm.by_query,
         "stores store_rows": True,
-        "stores clear_rows": s.storage.cut,
     }
+    yield from (*s.storage.functions, *s.own.functions)
     for names in (names for names, needed in wanted.items() if needed):
-        template, *functions = names.split()
-        yield from (Function(template, name) for name in functions)
+        yield from _functions(*names.split())
 
 
 def _rotation(s: Signatures) -> Iterator[str]:

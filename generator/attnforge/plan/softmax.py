@@ -13,13 +13,13 @@ def start(spec: Spec) -> tuple[Block, ...]:
     """The statements that make the running maximum `m` and the partial sums `l` of rows that have seen no key."""
     if not spec.sink:
         return (
-            Statement("m", 'tl.full([BLOCK_M], float("-inf"), tl.float32)'),
-            Statement("l", "tl.zeros([BLOCK_M, 8], tl.float32)"),
+            Statement("m", 'tl.full([BLOCK_M], float("-inf"), tl.float32)', shape="[BLOCK_M]"),
+            Statement("l", "tl.zeros([BLOCK_M, 8], tl.float32)", shape="[BLOCK_M, 8]"),
         )
     return (
         Comment("the sink is what every row has seen at first"),
         Statement("sink", "tl.load(sinks_ptr + tl.cast(h, tl.int64) * sinks_stride_head).to(tl.float32)"),
-        Statement("m", "tl.full([BLOCK_M], sink * LOG2E, tl.float32)"),
+        Statement("m", "tl.full([BLOCK_M], sink * LOG2E, tl.float32)", shape="[BLOCK_M]"),
         Comment("an eighth of its weight in each of the partial sums"),
         Statement("l", 'tl.full([BLOCK_M, 8], tl.where(sink == float("-inf"), 0.0, 1 / 8), tl.float32)'),
     )
@@ -36,6 +36,12 @@ def empty(spec: Spec) -> tuple[Block, ...]:
     return (Comment(f"rows without keys: 0, and {'the sink' if spec.sink else 'an LSE that makes every weight 0'}"),)
 
 
+def kept(view: View) -> str:
+    """Text of which of a tile's weights dropout keeps."""
+    drawn = "kept(seed, drop_below, b, h, row, k_start, k_pos.shape[0])"
+    return drawn + (".T" if view.down == "k" else "")
+
+
 def weights(spec: Spec) -> str:
     """The name of the weights that values are multiplied by."""
     return "used" if spec.dropout else "p"
@@ -45,19 +51,19 @@ def used(view: View) -> tuple[Block, ...]:
     """The statements that make these weights in a forward step."""
     if not view.spec.dropout:
         return ()
-    return (Statement("used", f"p if seed is None else tl.where({view.kept}, p, 0.0)"),)
+    return (Statement("used", f"p if seed is None else tl.where({kept(view)}, p, 0.0)"),)
 
 
 def used_again(view: View) -> tuple[Block, ...]:
     """The statements that make them in a backward step which needs both weights and their gradient."""
     if not view.spec.dropout:
         return ()
-    drawn = (Statement("stays", view.kept), Statement("used", "tl.where(stays, p, 0.0)"))
+    drawn = (Statement("stays", kept(view)), Statement("used", "tl.where(stays, p, 0.0)"))
     return (Statement("used", "p"), Branch(_DRAWN, drawn))
 
 
-def passed_back(view: View, kept: str = "") -> tuple[Block, ...]:
+def passed_back(view: View, stays: str = "") -> tuple[Block, ...]:
     """The statements that take the gradient of the weights, `dp`, back through dropout."""
     if not view.spec.dropout:
         return ()
-    return (Branch(_DRAWN, (Statement("dp", f"tl.where({kept or view.kept}, dp * rescale, 0.0)"),)),)
+    return (Branch(_DRAWN, (Statement("dp", f"tl.where({stays or kept(view)}, dp * rescale, 0.0)"),)),)

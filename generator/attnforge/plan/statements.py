@@ -19,6 +19,7 @@ class Statement:
     label: str = ""  # of the term that it makes the value of
     heading: str = ""  # of the term whose statements it opens
     condition: str = ""  # when it runs at all
+    shape: str = ""  # of a tile or a vector that it sets
 
     @property
     def reads(self) -> frozenset[str]:
@@ -51,7 +52,7 @@ class Call:
     def lines(self) -> Iterator[str]:
         """Its lines in a kernel."""
         yield f"{self.target} = {self.function}(" if self.target else f"{self.function}("
-        yield from (f"    {line}" for line in filled(self.arguments, 100))
+        yield from (f"    {line}" for line in filled(self.arguments, 103))
         yield ")  # fmt: skip"
 
 
@@ -173,8 +174,16 @@ def targets(statements: Iterable[Statement]) -> tuple[str, ...]:
 
 
 def lines(blocks: Iterable[Block]) -> list[str]:
-    """The lines of statements in a kernel, one after the other."""
-    return [line for block in blocks for line in block.lines()]
+    """The lines of statements in a kernel, one after the other; a shape stands above all that have it."""
+    found: list[str] = []
+    shape = ""
+    for block in blocks:
+        other = block.shape if isinstance(block, Statement) else ""
+        if other and other != shape:
+            found.append(f"# {other}")
+        shape = other
+        found += block.lines()
+    return found
 
 
 def label(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .. import programs, softmax
 from ..loops import Loops
-from ..parameters import Kernel, Parameter
+from ..parameters import Function, Kernel, Parameter
 from ..shared_parameters import TILED, SharedParameters
 from ..statements import Comment, Statement, needed, reads
 from . import portable
@@ -23,6 +23,7 @@ def _columns_of_keys(p: SharedParameters) -> portable.Keys:
         ("k_base", "k_stride_row", "D"),
         (Statement("k_base", f"k_ptr + ({start}) * elements(k_ptr)"),),
         "load_columns(k_base, k_stride_row, k_start, k_len, D, BLOCK_D, BLOCK_N)",
+        "[BLOCK_D, BLOCK_N]",
         "k_tile",
         ("GROUP", "D", "DV"),
     )
@@ -97,7 +98,8 @@ def _buffers(p: SharedParameters) -> tuple[str, ...]:
 def kernels(p: SharedParameters) -> Kernels:
     """The forward pass of the order that a spec names."""
     if p.spec.algorithm.by_query:
-        return Kernels(portable.forward(p, _columns_of_keys(p)), loads=("elements", "load_columns"))
+        functions = tuple(Function("early/loads.jinja", name) for name in ("elements", "load_columns"))
+        return Kernels(portable.forward(p, _columns_of_keys(p)), functions=functions)
     return Kernels(_by_heads(p))
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ...language.spec import Spec
 from ..leaf import Leaf
-from ..parameters import Kernel
+from ..parameters import Function, Kernel
 from ..score_terms import View
 from ..shared_parameters import SharedParameters
 
@@ -31,7 +31,7 @@ class Kernels:
     dkv: Kernel | None = None
     dq: Kernel | None = None
     pairs: tuple[Pair, ...] = ()
-    loads: tuple[str, ...] = ()  # functions that load tiles in a way of their own
+    functions: tuple[Function, ...] = ()  # that none of other families call
 
     @property
     def all(self) -> tuple[Kernel, ...]:

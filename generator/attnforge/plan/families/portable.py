@@ -23,6 +23,7 @@ class Keys:
     passed: tuple[str, ...]  # what a step takes for them
     found: tuple[Statement, ...]  # the statements that find a head's keys
     tile: str  # text that loads a tile
+    shape: str
     columns: str  # text of the tile with a key in each column
     constants: tuple[str, ...]
 
@@ -30,7 +31,9 @@ class Keys:
 def rows_of_keys(p: SharedParameters) -> Keys:
     """Tiles of whole rows, turned over for the product."""
     tile = p.storage.tile("k", "k", p.analysis.kv, "BLOCK_N", "BLOCK_D")
-    return Keys(("q_desc", "k_desc", "v_desc"), (), ("k_desc",), (), tile, "k_tile.T", ("GROUP", "DV"))
+    return Keys(
+        ("q_desc", "k_desc", "v_desc"), (), ("k_desc",), (), tile, "[BLOCK_N, BLOCK_D]", "k_tile.T", ("GROUP", "DV")
+    )
 
 
 def forward(p: SharedParameters, keys: Keys) -> Kernel:
@@ -61,7 +64,11 @@ def forward(p: SharedParameters, keys: Keys) -> Kernel:
         in_groups(p, "q", "k, v"),
         step,
         {
-            "step_loads": (*step.unpacked, *programs.rows(a, "k")[2:], Statement("k_tile", keys.tile)),
+            "step_loads": (
+                *step.unpacked,
+                *programs.rows(a, "k")[2:],
+                Statement("k_tile", keys.tile, shape=keys.shape),
+            ),
             "scored": (*loads, *view.score),
             "tail": programs.next_cleared(a, "k", "v_tile"),
             "masked": (*masked, *view.keep),
@@ -94,7 +101,7 @@ def in_groups(p: SharedParameters, own: Side, walked: str) -> str:
 def _tile(p: SharedParameters, x: str, side: Side, columns: str) -> tuple[Statement, ...]:
     head = "h" if side == "q" else p.analysis.kv
     rows = "BLOCK_M" if side == "q" else "BLOCK_N"
-    return (Statement(f"{x}_tile", p.storage.tile(x, side, head, rows, columns)),)
+    return (Statement(f"{x}_tile", p.storage.tile(x, side, head, rows, columns), shape=f"[{rows}, {columns}]"),)
 
 
 def _guarded(view: View) -> tuple[Block, ...]:
@@ -103,7 +110,7 @@ def _guarded(view: View) -> tuple[Block, ...]:
 
 
 def _row_sums(view: View, block: str) -> tuple[Block, ...]:
-    return tuple(Statement(s.name, f"tl.zeros([{block}], tl.float32)") for s in view.sums)
+    return tuple(Statement(s.name, f"tl.zeros([{block}], tl.float32)", shape=f"[{block}]") for s in view.sums)
 
 
 def _dkv(p: SharedParameters) -> Kernel:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 import sys
 import time
@@ -125,6 +126,21 @@ def test_modules_stay_small(path: Path) -> None:
 @pytest.mark.parametrize("path", sorted((ROOT / "templates").rglob("*.jinja")), ids=lambda p: p.name)
 def test_templates_stay_small(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= 200
+
+
+KERNEL_TEMPLATES = [
+    path for folder in ("portable", "early", "macros") for path in sorted((ROOT / "templates" / folder).glob("*.jinja"))
+]
+
+
+@pytest.mark.parametrize("path", KERNEL_TEMPLATES, ids=lambda p: f"{p.parent.name}/{p.name}")
+def test_templates_of_kernels_ask_nothing_of_the_spec(path: Path) -> None:
+    assert not re.search(r"\bspec\b", path.read_text())
+
+
+def test_templates_of_kernels_leave_decisions_to_the_plan() -> None:
+    found = {path.name: len(re.findall(r"\{%-? *(?:el)?if\b", path.read_text())) for path in KERNEL_TEMPLATES}
+    assert sum(found.values()) < 10, found
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

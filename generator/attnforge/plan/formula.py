@@ -62,11 +62,11 @@ def written(node: Node) -> str:
 
 def formula(spec: Spec) -> Section:
     """From the product of q and k to the output."""
-    turned = ""
+    rotation = ""
     if spec.rope:
         dims = f"{spec.rope.dims} components" if spec.rope.dims else "all components"
-        turned = f"q and k turned by cos and sin, {spec.rope.layout} layout, {dims}"
-    lines = [("score = scale * (q . k)", turned)]
+        rotation = f"q and k rotated by cos and sin, {spec.rope.layout} layout, {dims}"
+    lines = [("score = scale * (q . k)", rotation)]
     for term in spec.scores:
         drops = "" if any(n.value == "score" for n in term.score.walk()) else "takes the place of the score so far"
         lines.append((f"score = {written(term.score)}", ", ".join(filter(None, (_name(term.label), drops)))))

@@ -143,7 +143,7 @@ def passes(attention: Any, call: Call, *, backward: bool) -> Callable[[], None]:
 
 
 def least(planned: Plan, launch: Any, once: Callable[[], None]) -> list[Least]:
-    """The least traffic of each launch of a call, in their order."""
+    """What the launches of a call have to move, in their order."""
     made = {kernel.name: kernel.written for kernel in planned.signatures.kernels}
     found: list[Least] = []
     start = launch._launch

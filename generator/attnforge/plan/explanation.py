@@ -58,7 +58,7 @@ def _listed(rows: Iterable[Row]) -> list[str]:
 
 
 def _formula(plan: Plan) -> list[str]:
-    found = list(formula(plan.spec).rows)
+    found = formula(plan.spec).within(_WIDTH)
     for given in plan.signatures.scanned:
         name, reset = given.name, running_sums.largest_reset(plan.spec, given)
         begins = f"{reset} or less" if math.isfinite(reset) else "-inf"
@@ -108,7 +108,7 @@ def _softmax(plan: Plan) -> list[str]:
     rows.append(("lse = m + log2(l)", ""))
     bare = "no visible key and a sink of -inf" if spec.sink else "no visible key"
     return [
-        *Section("", tuple(rows)).rows,
+        *Section("", tuple(rows)).within(_WIDTH),
         *_paragraph(
             f"The LSE in memory is in log2 units, and inf for a row with {bare}: each exp2(s - lse) is 0 there,",
             "as is out. launch.py hands it to users in natural-log units, as lse / LOG2E, and as -inf for such a row.",
@@ -140,7 +140,7 @@ def _backward(plan: Plan) -> list[str]:
     if spec.sink:
         rows.append(("dsinks = -sum of exp2(sinks * LOG2E - lse) * delta over the queries", "launch.py"))
     turned = ["dq and dk are rotated back by the programs that made them (`unrotate`)."] if spec.rope else []
-    return [*Section("", tuple(rows)).rows, *turned]
+    return [*Section("", tuple(rows)).within(_WIDTH), *turned]
 
 
 def _sum(plan: Plan, learned: Reduction, total: Sum) -> Iterator[Row]:
@@ -290,7 +290,10 @@ def _tiles(plan: Plan) -> Iterator[Row]:
         yield "score, p", "[BLOCK_M, BLOCK_N]"
     sums = "[BLOCK_M, 8] (partial sums, added up in the end)" if algorithm.by_query else "[BLOCK_M]"
     yield "acc, m, l", f"[BLOCK_M, BLOCK_DV], [BLOCK_M], {sums}, in float32"
-    yield "BLOCK_M, BLOCK_N", "queries and keys of a tile; launch.py has a table of them by kernel, GPU and head size"
+    yield (
+        "BLOCK_M, BLOCK_N",
+        "queries and keys of a tile, which launches take from a table by kernel, GPU and head size",
+    )
     yield "BLOCK_D, BLOCK_DV", "D and DV rounded up to a power of 2, at least 16; columns past D and DV hold 0"
 
 

@@ -11,7 +11,7 @@ from ..language.spec import Spec
 from ..printing.spec_text import plain, source
 from .statements import label
 
-_WIDE, _WIDEST = 100, 116  # characters of a line of a formula, and of one with a note beside it
+_WIDE, _WIDEST = 100, 120  # characters of a line of a formula, and of one with a note beside it
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,10 @@ class Section:
     @property
     def rows(self) -> list[str]:
         """The lines with their notes in one column."""
+        return self.within(_WIDEST)
+
+    def within(self, widest: int) -> list[str]:
+        """The lines for a page of this width; a note that does not fit beside its line stands below it."""
         width = max((len(left) for left, note in self.lines if note and len(left) <= 60), default=0)
         found: list[str] = []
         for line, note in self.lines:
@@ -32,7 +36,7 @@ class Section:
             indent = " " * (len(line) - len(line.lstrip()))
             found += [
                 *above,
-                *([beside] if len(beside) <= _WIDEST else [last, *(f"{indent}# {part}" for part in _wrapped(note))]),
+                *([beside] if len(beside) <= widest else [last, *(f"{indent}# {part}" for part in _wrapped(note))]),
             ]
         return found
 
@@ -58,11 +62,11 @@ def written(node: Node) -> str:
 
 def formula(spec: Spec) -> Section:
     """From the product of q and k to the output."""
-    turned = ""
+    rotation = ""
     if spec.rope:
         dims = f"{spec.rope.dims} components" if spec.rope.dims else "all components"
-        turned = f"q and k turned by cos and sin, {spec.rope.layout} layout, {dims}"
-    lines = [("score = scale * (q . k)", turned)]
+        rotation = f"q and k rotated by cos and sin, {spec.rope.layout} layout, {dims}"
+    lines = [("score = scale * (q . k)", rotation)]
     for term in spec.scores:
         drops = "" if any(n.value == "score" for n in term.score.walk()) else "takes the place of the score so far"
         lines.append((f"score = {written(term.score)}", ", ".join(filter(None, (_name(term.label), drops)))))

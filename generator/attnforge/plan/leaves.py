@@ -25,7 +25,7 @@ from .statements import Call, Statement, targets
 
 @dataclass(frozen=True)
 class Reader:
-    """How one kernel reads the terms of a spec; `own` is the side whose tiles its programs own.
+    """The terms of a spec as one kernel reads them; `own` is the side whose tiles its programs own.
 
     Programs that own a `whole_head` take the tiles of their side one after the other, and hold scores by query.
     """
@@ -49,7 +49,7 @@ class Reader:
         return whole_numbers.limits(self.spec.inputs, self.spec.options)
 
     def beside_tiles(self, node: Node) -> Node:
-        """The same, with comparisons of single floats made int1 where they meet tiles of conditions.
+        """The expression with comparisons of single floats made int1 where they meet tiles of conditions.
 
         The interpreter would spread their result over a tile of floats, which joins no condition.
         """
@@ -62,7 +62,7 @@ class Reader:
         return Node(node.op, args, node.value, node.type, node.column)
 
     def leaf_text(self, node: Node) -> str:
-        """What stands for a leaf of an expression."""
+        """Text of a leaf of an expression."""
         name = str(node.value)
         if node.op == "var":
             if name in ("q", "k"):
@@ -76,7 +76,7 @@ class Reader:
         return leaf.name + (self.way(leaf.side) if leaf.side else "")
 
     def way(self, side: str) -> str:
-        """How a vector over one side's rows broadcasts over a tile."""
+        """The index that broadcasts a vector over one side's rows over a tile."""
         return "[:, None]" if side == self.down else "[None, :]"
 
     def leaf(self, node: Node) -> Leaf:
@@ -123,7 +123,7 @@ class Reader:
         return own.union(*map(self.reach, node.args))
 
     def per_head(self, leaf: Leaf) -> bool:
-        """Whether query heads differ in a leaf."""
+        """True if query heads differ in a leaf."""
         nodes = [n for index in leaf.index for n in index.walk()]
         inner = any(self.per_head(self.leaf(n)) for n in nodes if n.op == "input")
         return inner or "head" in leaf.input.kinds or any(n.op == "var" and n.value == "h" for n in nodes)
@@ -154,7 +154,7 @@ class Reader:
 
     @property
     def _heads(self) -> bool:
-        """Whether a program goes through several query heads."""
+        """True if a program goes through several query heads."""
         return self.own == "k" and not self.whole_head
 
     def _numbers(self) -> Iterator[Statement]:
@@ -176,7 +176,7 @@ class Reader:
         return side if side and seen_axes(given, self.spec)[-1].kind in ROW_AXES else None
 
     def reachable(self, given: Input) -> bool:
-        """Whether descriptors can read rows: a packed sequence begins anywhere, but in vectors of the package's own."""
+        """True if descriptors can read rows: a packed sequence begins anywhere, but in vectors of the package's own."""
         return self.whole(given).scan is not None or not storage.of(self.spec).cut
 
     def whole(self, given: Input) -> Input:
@@ -184,32 +184,32 @@ class Reader:
         return next(i for i in self.spec.inputs if i.name == given.source) if given.source else given
 
     def points(self, given: Input) -> bool:
-        """Whether the kernel reads an input, or lets the terms' other kernels read it, through a pointer."""
+        """True if the kernel reads an input, or lets the terms' other kernels read it, through a pointer."""
         return any(self.whole(leaf.input) == given and not self._streamed(leaf) for leaf in self.leaves)
 
     def _streamed(self, leaf: Leaf) -> bool:
         return leaf in self._scored and leaf.side is not None and leaf.side == self.streams(leaf.input)
 
     def base(self, given: Input) -> str:
-        """What points to an input's values for this batch entry and head."""
+        """Text of the pointer to an input's values for this batch entry and head."""
         whole = self.whole(given)
         ptr = f"{whole.name}_ptr" if self.streams(whole) or not self._steps(whole) else f"{whole.name}_base"
         return " + ".join([ptr, *self._ahead(given)])
 
     def _ahead(self, given: Input) -> list[str]:
-        """What leads from a tensor's first value to an input's first one for this batch entry and head, if anything."""
+        """Texts of the offsets from a tensor's first value to an input's first one for this batch entry and head."""
         whole = self.whole(given)
         base = [f"{whole.name}_base"] if self.streams(whole) and self._steps(whole) else []
         times = f"{given.part} * " if given.part > 1 else ""
         return base + ([f"{times}{whole.name}_stride_part"] if given.part else [])
 
     def _place(self, given: Input) -> str:
-        """Where an input's values for this batch entry and head begin."""
+        """Text of the address of an input's first value for this batch entry and head."""
         steps = self._steps(given)
         return f"{given.name}_ptr + {steps}" if steps else f"{given.name}_ptr"
 
     def _steps(self, given: Input) -> str:
-        """How far from an input's first value those for this batch entry and head begin; "" for no way at all."""
+        """Text of the offset of an input's values for this batch entry and head; "" for none."""
         index = {"batch": "b", "head": "h", "kv_head": "kv_h" if self.spec.grouped else "h"}
         texts = []
         for name, axis in self.strides(given).items():
@@ -247,7 +247,7 @@ class Reader:
 
     @staticmethod
     def _seen_as(given: Input) -> str:
-        """What is done to an input's values of rows once they are loaded."""
+        """Text of the cast of an input's values of rows once they are loaded."""
         if given.source and given.dtype == "int":
             return ".to(tl.int32, bitcast=True)"  # it stands among floats
         return CASTS["bool"] if given.dtype == "bool" else ""
@@ -305,7 +305,7 @@ class Reader:
             yield self.text(whole_numbers.shortened(self.beside_tiles(node), self.limits))
 
     def place_name(self, leaf: Leaf, stride: str) -> str:
-        """What kernels call the place of a leaf along the axis of a stride."""
+        """The name of a leaf's place along the axis of a stride."""
         return f"{leaf.name}_{stride.split('_stride_')[-1]}"
 
     def entry(self, leaf: Leaf) -> str:
@@ -335,7 +335,7 @@ class Reader:
 
     @cached_property
     def arguments(self) -> tuple[str, ...]:
-        """What the kernel takes for its terms: options, scalars, pointers and strides, by name."""
+        """The names of the parameters for the terms: options, scalars, pointers and strides."""
         names = [o.keyword for o in self.spec.options]
         for given in self.spec.inputs:
             if given.source:
@@ -380,7 +380,7 @@ class Reader:
 
 
 def _rest(given: Input) -> Input:
-    """What rounding left of a running sum."""
+    """The part of a running sum that rounding left."""
     return dataclasses.replace(given, source=given.name, part=REST, scan=None)
 
 

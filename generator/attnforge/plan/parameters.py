@@ -1,4 +1,4 @@
-"""What a kernel takes, in the order in which it takes it."""
+"""Parameters of kernels, in their order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LOADED = ("tiles", "rows")
 
 @dataclass(frozen=True)
 class Parameter:
-    """What a kernel takes, and the launcher's text for it."""
+    """A parameter of a kernel, and the launcher's text for it."""
 
     name: str
     # tiles, rows (a value of each), *T (pointer to elements as q has them), *fp32, *i32, *i1, i32, fp32, constexpr
@@ -31,7 +31,7 @@ class Parameter:
 
     @property
     def shaped(self) -> bool:
-        """Whether the shapes of a call's tensors tell it."""
+        """True if the shapes of a call's tensors determine it."""
         return self.type == "constexpr" or (self.type in ("i32", "i64") and not self.own)
 
     @property
@@ -110,12 +110,12 @@ class Kernel:
 
     @property
     def given(self) -> tuple[Parameter, ...]:
-        """What each call gives anew besides."""
+        """The other parameters that each call gives anew."""
         return tuple(p for p in self.parts if p.type not in _LOADED and not p.shaped)
 
     @property
     def shaped(self) -> tuple[Parameter, ...]:
-        """What the shapes of a call's tensors tell."""
+        """The parameters that the shapes of a call's tensors determine."""
         return tuple(p for p in self.parts if p.shaped)
 
     @property
@@ -130,5 +130,5 @@ class Kernel:
 
     @property
     def varying(self) -> tuple[str, ...]:
-        """The parameters that the compiler must not bind itself to."""
+        """The parameters that the compiler must not specialize on."""
         return tuple(p.name for p in self.parameters if p.varies)

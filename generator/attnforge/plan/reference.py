@@ -52,7 +52,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Oracle:
-    """What the templates of the reference and of the interface print."""
+    """The texts that the templates of the reference and of the interface print."""
 
     keep: tuple[Line, ...]
     score: tuple[Line, ...]
@@ -82,7 +82,7 @@ class Oracle:
         return " ".join(sorted({"div", "exp2", "log2", "pow", "reciprocal", "rsqrt", *smooth}))
 
     def locals(self, body: str) -> list[tuple[str, str]]:
-        """What the body of the reference names of the sizes and places of scores, in the order of definition."""
+        """The sizes and places of scores that the body of the reference uses, in the order of definition."""
         words, needed = set(names(re.sub("#.*", "", body))), []
         for name, text in reversed(_LOCALS.items()):
             if name in words:
@@ -299,7 +299,7 @@ def _view(axes: tuple[str, ...]) -> str:
 
 
 def _prepare(given: Input, gathered: Container[str], far: Container[str]) -> str:
-    """What the terms read of an input; an int32 may not hold whole numbers that are made of those in `far`."""
+    """Text of an input as the terms read it; int32 may not hold whole numbers that are made of those in `far`."""
     text, whole = given.name, "long" if given.name in far else "int"
     if given.pairs:
         # as in any broadcast, leading axes may be missing

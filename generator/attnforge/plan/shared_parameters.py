@@ -54,7 +54,7 @@ class SharedParameters:
 
     @property
     def sums(self) -> tuple[str, ...]:
-        """What the host calls these sums."""
+        """The host's names of these sums."""
         return tuple(f"{given.name}_sums" for given in self.scanned)
 
     def tiles(self, side: Side) -> str:

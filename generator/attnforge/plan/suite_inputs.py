@@ -1,4 +1,4 @@
-"""Texts that make random values of an argument in suites."""
+"""How suites draw what a call passes: text that makes random values of an argument."""
 
 from __future__ import annotations
 

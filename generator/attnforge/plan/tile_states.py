@@ -1,4 +1,4 @@
-"""What kernels find out of a mask that reads tensors: which tiles it leaves empty, full or mixed in this call.
+"""Tile states of a mask that reads tensors: the tiles that are empty, full or mixed in a call.
 
 A small kernel notes the least and the greatest of what the mask reads along each tile of queries and of keys; with
 them the mask is worked out over intervals, for a thousand tiles at a time.
@@ -26,7 +26,7 @@ _ZERO = Node("num", (), 0, "int")
 
 @dataclass(frozen=True)
 class TileStates:
-    """How the programs that own tiles of one side tell the states of the other side's tiles."""
+    """The states of one side's tiles, as found by programs that own tiles of the other side."""
 
     spec: Spec
     own: Side
@@ -71,32 +71,32 @@ class TileStates:
 
     @property
     def any(self) -> bool:
-        """Whether the mask reads anything that tells tiles apart."""
+        """True if the mask reads anything that decides tiles."""
         return bool(self.tellers)
 
     @property
     def ranged(self) -> bool:
-        """Whether one range of tiles is worked out beforehand; blocks leave holes that kernels have to step over."""
+        """True if one range of tiles is worked out beforehand; blocks leave holes that kernels have to step over."""
         return not self.blocks
 
     @property
     def walked(self) -> bool:
-        """Whether kernels walk along the other side at all."""
+        """True if kernels walk along the other side at all."""
         return ("k" if self.own == "q" else "q") in self.spec.algorithm.walks
 
     @property
     def ranges(self) -> str:
-        """What the ranges are called."""
+        """The name of the tensor of ranges."""
         return "key_ranges" if self.own == "q" else "query_ranges"
 
     @cached_property
     def noting_names(self) -> set[str]:
-        """What the kernel that notes extremes names, of both sides."""
+        """The names that the kernel which notes extremes uses, of both sides."""
         return set(reads(statement for side in self._sides for statement in side.noting))
 
     @cached_property
     def telling_names(self) -> set[str]:
-        """What the kernel that makes ranges of them names besides."""
+        """The names that the kernel which makes ranges of them uses besides."""
         ranged = [side for side in self._sides if side.ranged]
         return {name for side in ranged for name in (*targets(side.telling), *reads(side.telling), *side.parameters)}
 
@@ -106,12 +106,12 @@ class TileStates:
 
     @property
     def per_head(self) -> bool:
-        """Whether the notes of query heads differ."""
+        """True if the notes of query heads differ."""
         return bool({"h", "kv_h"} & (self.noting_names | self.telling_names))
 
     @property
     def place(self) -> str:
-        """Which notes are those of this batch entry and head."""
+        """Text of the index of this batch entry's and head's notes."""
         return "(b * Hq + h)" if self.per_head else "b"
 
     def notes(self, side: Side) -> tuple[Statement, ...]:
@@ -189,7 +189,7 @@ class TileStates:
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """What the function takes beside the tiles in question and their size."""
+        """The function's parameters beside the tiles in question and their size."""
         other: Side = "k" if self.own == "q" else "q"
         states = (statement for found in self.conditions for statement in found)
         named = reads((*states, *self.extremes, *self.notes(other)))
@@ -232,7 +232,7 @@ class TileStates:
         return self.reader.text(node)
 
     def known(self, node: Node) -> Ends | None:
-        """What a tile's extremes tell of a leaf."""
+        """The least and greatest value of a leaf over a tile, or None if they are not known."""
         if node.op == "var" and node.value in ("q", "k"):
             return Ends(*(Node("local", (), f"{node.value}_{end}", "int") for end in ("first", "last")))
         if node.op != "input":

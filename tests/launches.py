@@ -131,7 +131,7 @@ def launches(attention: Any, call: Call) -> list[Any]:
 def check(package: str, planned: plan.Plan) -> None:
     """Fails where a launch that knows its shapes differs from one that does not."""
     attention = importlib.import_module(package).attention
-    runtime = importlib.import_module(f"{package}.runtime")
+    runtime = importlib.import_module(f"{package}.launch").runtime
     runtime.architecture = lambda device: "sm_90"
     runtime.cache_share = lambda device: 2**12
     remembered = runtime.LaunchCache.of

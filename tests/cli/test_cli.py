@@ -113,6 +113,7 @@ def test_check_lists_what_is_not_up_to_date(folder: Path) -> None:
     package = folder / "generated" / "one"
     (package / "api.py").unlink()
     (package / "launch.py").write_text((package / "launch.py").read_text() + "# mine\n")
+    (package / "runtime.py").write_text((package / "runtime.py").read_text().replace("2**15", "2**14"))
     (package / "extra.py").write_text((package / "__init__.py").read_text())
     Path(two).unlink()
     before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
@@ -120,6 +121,8 @@ def test_check_lists_what_is_not_up_to_date(folder: Path) -> None:
     lines = [line.split(maxsplit=1) for line in result.stdout.splitlines()]
     assert ["missing", "generated/one/api.py"] in lines
     assert ["edited", "generated/one/launch.py"] in lines
+    assert ["edited", "generated/one/runtime.py"] in lines
+    assert ["current", "generated/two/runtime.py"] not in lines and "generated/two/runtime.py" in result.stdout
     assert ["orphaned", "generated/one/extra.py"] in lines
     assert ["orphaned", "generated/two/api.py  (its spec is not found)"] in lines
     write("one", LEARNED)

@@ -131,29 +131,29 @@ def launches(attention: Any, call: Call) -> list[Any]:
 def check(package: str, planned: plan.Plan) -> None:
     """Fails where a launch that knows its shapes differs from one that does not."""
     attention = importlib.import_module(package).attention
-    launch = importlib.import_module(f"{package}.launch")
-    launch._architecture = lambda device: "sm_90"
-    launch._cache = lambda device: 2**12
-    remembered = launch._Shapes.of
+    runtime = importlib.import_module(f"{package}.launch").runtime
+    runtime.architecture = lambda device: "sm_90"
+    runtime.cache_share = lambda device: 2**12
+    remembered = runtime.LaunchCache.of
 
     def forgotten(*_: Any) -> Any:
-        shapes = launch._Shapes()
-        shapes.launches = Forgetful()
-        return shapes
+        cache = runtime.LaunchCache()
+        cache.launches = Forgetful()
+        return cache
 
     # kernels are compiled for it, and calls on the CPU accepted all the same
     os.environ["TRITON_INTERPRET"] = "1"
     different = list(alternatives(planned))
     for copies in (True, False):
-        launch._copies_tiles = lambda device, copies=copies: copies
-        launch._Shapes.known.clear()
+        runtime.copies_tiles = lambda device, copies=copies: copies
+        runtime.LaunchCache.known.clear()
         for call in different:
             launches(attention, anew(call, 0.5))
         for call in [anew(call, 0.25) for call in different]:
             again = launches(attention, call)
-            launch._Shapes.of = forgotten
+            runtime.LaunchCache.of = forgotten
             first = launches(attention, call)
-            launch._Shapes.of = remembered
+            runtime.LaunchCache.of = remembered
             assert {how for how, *_ in again} == {"again"}, "a launch forgot its shapes"
             assert {how for how, *_ in first} == {"first"}
             for (_, *one), (_, *other) in zip(again, first, strict=True):

@@ -73,8 +73,8 @@ def test_a_spec_that_does_not_exist(command: str) -> None:
 
 def test_render_writes_packages(folder: Path) -> None:
     first = run("render", write("one"), write("two", LEARNED))
-    assert first.stdout == "generated/one: 6 files changed\ngenerated/two: 6 files changed\n"
-    expected = {"__init__.py", "kernels.py", "launch.py", "api.py", "reference.py"}
+    assert first.stdout == "generated/one: 8 files changed\ngenerated/two: 8 files changed\n"
+    expected = {"__init__.py", "kernels.py", "launch.py", "tiles.py", "runtime.py", "api.py", "reference.py"}
     assert files(folder / "generated" / "one") == expected | {"test_one.py"}
     assert run("render", "specs/one.yaml").stdout == "generated/one: up to date\n"
     assert run("render", "specs/one.yaml", "specs/two.yaml", "--check").stdout == ""
@@ -113,6 +113,7 @@ def test_check_lists_what_is_not_up_to_date(folder: Path) -> None:
     package = folder / "generated" / "one"
     (package / "api.py").unlink()
     (package / "launch.py").write_text((package / "launch.py").read_text() + "# mine\n")
+    (package / "runtime.py").write_text((package / "runtime.py").read_text().replace("2**15", "2**14"))
     (package / "extra.py").write_text((package / "__init__.py").read_text())
     Path(two).unlink()
     before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
@@ -120,6 +121,8 @@ def test_check_lists_what_is_not_up_to_date(folder: Path) -> None:
     lines = [line.split(maxsplit=1) for line in result.stdout.splitlines()]
     assert ["missing", "generated/one/api.py"] in lines
     assert ["edited", "generated/one/launch.py"] in lines
+    assert ["edited", "generated/one/runtime.py"] in lines
+    assert ["current", "generated/two/runtime.py"] not in lines and "generated/two/runtime.py" in result.stdout
     assert ["orphaned", "generated/one/extra.py"] in lines
     assert ["orphaned", "generated/two/api.py  (its spec is not found)"] in lines
     write("one", LEARNED)

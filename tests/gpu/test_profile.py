@@ -300,14 +300,14 @@ for name in sys.argv[2:]:
     path = resources.variants()[name]
     planned = plan.build(spec.load(path, terms=resources.terms_for(path)))
     call = calls.make(planned, calls.Sizes(2, 40, 40, 4, 2, 16, 16, "fp32").of(planned.spec), "cpu")
-    attention, launch = profile.package(Path(sys.argv[1]) / name)
+    attention, runtime = profile.package(Path(sys.argv[1]) / name)
     signatures = {kernel.name: kernel for kernel in planned.signatures.kernels}
-    start = launch._launch
+    start = runtime.launch
 
-    def watched(shapes, kernel, blocks, given, **more):
+    def watched(cache, kernel, blocks, given, **more):
         tensors = {key: x for key, x in zip(kernel.arg_names, given) if isinstance(x, torch.Tensor)}
         before = {key: x.detach().clone() for key, x in tensors.items()}
-        start(shapes, kernel, blocks, given, **more)
+        start(cache, kernel, blocks, given, **more)
         changed = {key for key, x in tensors.items() if not torch.equal(bits(x), bits(before[key]))}
         written = {key for key in signatures[kernel.__name__].written & set(tensors) if tensors[key].numel()}
         # one tensor under two names changes under both
@@ -318,9 +318,9 @@ for name in sys.argv[2:]:
     def bits(x):
         return x.detach().contiguous().view(torch.uint8)
 
-    launch._launch = watched
+    runtime.launch = watched
     profile.passes(attention, call, backward=True)()
-    launch._launch = start
+    runtime.launch = start
 print(json.dumps(wrong))
 """
 MANY = ("causal", "rope_swa_softcap", "packed_rope", "packed_log_decay", "llama3_documents", "pair_bias", "t5_decoder",
@@ -353,11 +353,11 @@ for name in ("causal", "rope_swa_softcap"):
     path = resources.variants()[name]
     planned = plan.build(spec.load(path, terms=resources.terms_for(path)))
     call = calls.make(planned, calls.Sizes(2, 40, 40, 4, 2, 16, 16, "fp32"), "cpu")
-    attention, launch = profile.package(Path(sys.argv[1]) / name)
+    attention, runtime = profile.package(Path(sys.argv[1]) / name)
     for backward in (False, True):
-        start, once = launch._launch, profile.passes(attention, call, backward=backward)
-        print(json.dumps([asdict(one) for one in profile.least(planned, launch, once)]))
-        assert launch._launch is start
+        start, once = runtime.launch, profile.passes(attention, call, backward=backward)
+        print(json.dumps([asdict(one) for one in profile.least(planned, runtime, once)]))
+        assert runtime.launch is start
 """
 
 
@@ -401,12 +401,12 @@ def test_the_call_that_is_looked_at_is_the_third_one(tmp_path: Path, monkeypatch
         def __exit__(self, *_: object) -> None:
             said.append("stop")
 
-    class Launcher:
-        _launch = None
+    class Runtime:
+        launch = None
 
     make = profile.calls.make
     monkeypatch.setattr(profile.calls, "make", lambda planned, sizes, device: make(planned, sizes, "cpu"))
-    monkeypatch.setattr(profile, "package", lambda folder: (attention, Launcher))
+    monkeypatch.setattr(profile, "package", lambda folder: (attention, Runtime))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: said.append("wait"))
     monkeypatch.setattr(torch.cuda.profiler, "profile", Profiler)
     job, least = tmp_path / "job.json", tmp_path / "least.json"

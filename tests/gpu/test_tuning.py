@@ -49,17 +49,17 @@ def loaded(path: Path) -> spec.Spec:
 
 def test_rows_beside_a_spec_take_the_place_of_the_generators(tmp_path: Path) -> None:
     mine = loaded(written(tmp_path, None))
-    before, untuned = plan.build(mine).tables, render.render(mine)["launch.py"]
+    before, untuned = plan.build(mine).tables, render.render(mine)["tiles.py"]
     written(tmp_path, tuning.text(ROWS, HERE))
     assert tiles.tuned(mine.path) == ROWS
-    after, launch = plan.build(mine).tables, render.render(mine)["launch.py"]
+    after, tuned = plan.build(mine).tables, render.render(mine)["tiles.py"]
     assert list(after.half["sm_90"]["forward"]) == [64, 96, 128, 256]
     assert after.half["sm_90"]["forward"][96] == ROWS[0].tiles
     assert after.half["sm_90"]["backward_dkv"][128] == (Tile(64, 128, 8, 4),)
     assert after.single["forward"][64] == (Tile(16, 32, 4, 1),)
     assert after.half["sm_80"] == before.half["sm_80"] and 96 not in before.half["sm_90"]["forward"]
-    assert "128: ((64, 128, 8, 4),)," in launch and "(64, 128, 8, 4)" not in untuned
-    first, second = (re.search("content hash  (.*)", text) for text in (untuned, launch))
+    assert "128: ((64, 128, 8, 4),)," in tuned and "(64, 128, 8, 4)" not in untuned
+    first, second = (re.search("content hash  (.*)", text) for text in (untuned, tuned))
     assert first and second and first[1] != second[1], "packages of other tiles have another content hash"
 
 
@@ -245,7 +245,7 @@ TRIED = (
 search = search_of("sm_90", 1, 40, 40, 2, 2, 16, 16, "fp16", name=sys.argv[2])
 bench.milliseconds = lambda function, **_: 0.25
 runner = tuning._Runner(search, "cpu")
-table = runner.launch.HALF["sm_90"]
+table = runner.tables.TILES_16BIT["sm_90"]
 before = {kernel: dict(sizes) for kernel, sizes in table.items()}
 for kernel in search.kernels:
     trial = tuning.Trial(Tile(64, 32, 8, 1))

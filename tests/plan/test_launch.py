@@ -51,21 +51,16 @@ def test_comparison_finds(right: str, wrong: str, tmp_path: Path) -> None:
     package.mkdir()
     for path in (GENERATED / "causal").glob("*.py"):
         text = path.read_text()
-        (package / path.name).write_text(text.replace(right, wrong) if path.name == "launch.py" else text)
-    assert (package / "launch.py").read_text() != (GENERATED / "causal" / "launch.py").read_text()
+        (package / path.name).write_text(text.replace(right, wrong) if path.name == "runtime.py" else text)
+    assert (package / "runtime.py").read_text() != (GENERATED / "causal" / "runtime.py").read_text()
     assert compared(tmp_path, "causal").returncode == 1
 
 
-def host(name: str) -> ModuleType:
-    """The host code of a package."""
-    bench.module(f"launched_{name}", GENERATED / name / "__init__.py")
-    return importlib.import_module(f"launched_{name}.launch")
-
-
 @pytest.fixture
-def launch() -> ModuleType:
-    """That of causal attention."""
-    return host("causal")
+def runtime() -> ModuleType:
+    """The machinery of launching, the same in every package."""
+    bench.module("launched_causal", GENERATED / "causal" / "__init__.py")
+    return importlib.import_module("launched_causal.runtime")
 
 
 @pytest.mark.parametrize(
@@ -82,12 +77,13 @@ def launch() -> ModuleType:
     ],
 )
 def test_heads_come_in_groups_that_the_cache_has_room_for(
-    heads: int, kib: int, tiles: int, grid: tuple[int, ...], launch: ModuleType, monkeypatch: pytest.MonkeyPatch
+    heads: int, kib: int, tiles: int, grid: tuple[int, ...], runtime: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launch, "_cache", lambda device: kib * 1024)
+    monkeypatch.setattr(runtime, "cache_share", lambda device: kib * 1024)
     keys = torch.empty(1, device="meta").expand(1, 64, heads, 64)  # 16 KiB each, and their values
-    assert launch._in_groups(heads, tiles, keys, keys) == grid
-    assert grid[launch._axis(tiles)] == tiles
+    for rows in (tiles * 16, tiles * 16 - 15):
+        assert runtime.grid(heads, rows, 16, keys, keys) == grid
+        assert grid[runtime.tile_axis(rows, 16)] == tiles
 
 
 @pytest.mark.parametrize(
@@ -107,12 +103,11 @@ def test_heads_come_in_groups_that_the_cache_has_room_for(
     ],
 )
 def test_values_of_rows_are_described_where_descriptors_can_read(
-    rows: torch.Tensor, described: bool, monkeypatch: pytest.MonkeyPatch
+    rows: torch.Tensor, described: bool, runtime: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    launch = host("log_decay")
-    monkeypatch.setattr(launch, "_copies_tiles", lambda device: True)
-    assert isinstance(launch._values(rows, 4), launch.TensorDescriptor) == described
-    assert launch._values(rows, None) is rows
+    monkeypatch.setattr(runtime, "copies_tiles", lambda device: True)
+    assert isinstance(runtime.vector_source(rows, 4), runtime.TensorDescriptor) == described
+    assert runtime.vector_source(rows, None) is rows
 
 
 @pytest.mark.parametrize(
@@ -120,12 +115,12 @@ def test_values_of_rows_are_described_where_descriptors_can_read(
     [((2, 3, 8), True), ((2, 3, 7), False), ((1, 1, 7), True), ((8, 1, 1), False), ((1, 1, 1), False)],
 )
 def test_an_lse_is_described_where_each_heads_begins_at_16_bytes(
-    shape: tuple[int, ...], described: bool, launch: ModuleType, monkeypatch: pytest.MonkeyPatch
+    shape: tuple[int, ...], described: bool, runtime: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launch, "_copies_tiles", lambda device: True)
+    monkeypatch.setattr(runtime, "copies_tiles", lambda device: True)
     lse = torch.zeros(shape)
-    found = launch._values(lse, 4)
-    assert isinstance(found, launch.TensorDescriptor) == described
+    found = runtime.vector_source(lse, 4)
+    assert isinstance(found, runtime.TensorDescriptor) == described
     assert not described or (found.base is lse and found.shape == [lse.numel()])
 
 

@@ -172,7 +172,7 @@ def test_the_suite_fails_on(fault: str, tmp_path: Path, monkeypatch: pytest.Monk
     package = tmp_path / f"{variant}_{list(FAULTS).index(fault)}"
     shutil.copytree(GENERATED / variant, package, ignore=shutil.ignore_patterns("__pycache__"))
     found = 0
-    for name in ("kernels.py", "launch.py"):
+    for name in ("kernels.py", "launch.py", "runtime.py"):
         text = (package / name).read_text()
         found += text.count(right)
         (package / name).write_text(text.replace(right, wrong))

@@ -49,7 +49,7 @@ def results(function: str, name: str) -> tuple[torch.Tensor, ...]:
 @pytest.mark.parametrize("name", VARIANTS)
 def test_tiles_of_any_shape(name: str, shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     package(name)
-    launch = importlib.import_module(f"shaped_{name}.launch")
-    monkeypatch.setattr(launch, "_run", lambda shapes, kernel, start, q, v: start(*shape, 4, 1))
+    runtime = importlib.import_module(f"shaped_{name}.runtime")
+    monkeypatch.setattr(runtime, "launch_tuned", lambda cache, tables, name, start, q, v: start(*shape, 4, 1))
     for found, right in zip(results("attention", name), results("reference", name), strict=True):
         torch.testing.assert_close(found, right, rtol=1e-4, atol=1e-4)

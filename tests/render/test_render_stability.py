@@ -49,8 +49,9 @@ def test_files_say_what_they_were_made_from_and_no_more() -> None:
         found = header.read(text)
         assert found is not None, name
         assert found.intact, name
-        assert found.source == f"specs/{name.split('/')[0]}.yaml"
-        assert f"attnforge render {found.source}\n" in text, name
+        shared = path.name == "runtime.py"
+        assert found.source == ("templates/host/runtime.py.jinja" if shared else f"specs/{path.parent.name}.yaml")
+        assert f"attnforge render {'SPEC' if shared else found.source}\n" in text, name
         assert str(ROOT) not in text, name
         assert os.path.expanduser("~") + "/" not in text, name
         assert "\r" not in text, name

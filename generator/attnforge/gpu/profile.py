@@ -112,10 +112,10 @@ def main(job: Path) -> None:
     path = Path(asked["spec"])
     planned = plan.build(spec.load(path, terms=resources.terms_for(path)))
     call = calls.make(planned, Sizes(**asked["sizes"]), "cuda")
-    attention, launch = package(Path(asked["package"]))
+    attention, runtime = package(Path(asked["package"]))
     once = passes(attention, call, backward=asked["backward"])
     once()  # compiles
-    Path(asked["least"]).write_text(json.dumps([dataclasses.asdict(one) for one in least(planned, launch, once)]))
+    Path(asked["least"]).write_text(json.dumps([dataclasses.asdict(one) for one in least(planned, runtime, once)]))
     torch.cuda.synchronize()
     with torch.cuda.profiler.profile():
         once()
@@ -123,9 +123,9 @@ def main(job: Path) -> None:
 
 
 def package(folder: Path) -> tuple[Any, Any]:
-    """A written package's function, and the module that launches its kernels."""
+    """A written package's function, and its module that all launches go through."""
     name = f"profiled_{folder.name}"
-    return module(name, folder / "__init__.py").attention, importlib.import_module(f"{name}.launch")
+    return module(name, folder / "__init__.py").attention, importlib.import_module(f"{name}.runtime")
 
 
 def passes(attention: Any, call: Call, *, backward: bool) -> Callable[[], None]:
@@ -142,25 +142,25 @@ def passes(attention: Any, call: Call, *, backward: bool) -> Callable[[], None]:
     return once
 
 
-def least(planned: Plan, launch: Any, once: Callable[[], None]) -> list[Least]:
+def least(planned: Plan, runtime: Any, once: Callable[[], None]) -> list[Least]:
     """What the launches of a call have to move, in their order."""
     made = {kernel.name: kernel.written for kernel in planned.signatures.kernels}
     found: list[Least] = []
-    start = launch._launch
+    start = runtime.launch
 
-    def noted(shapes: Any, kernel: Any, blocks: Any, given: Sequence[Any], **more: Any) -> None:
-        start(shapes, kernel, blocks, given, **more)
+    def noted(cache: Any, kernel: Any, blocks: Any, given: Sequence[Any], **more: Any) -> None:
+        start(cache, kernel, blocks, given, **more)
         # after it: tiles that a GPU has no room for are no launch
         name, tensors = kernel.__name__, dict(zip(kernel.arg_names, given, strict=False))
         written = {key: x for key, x in tensors.items() if key in made[name]}
         read = {key: x for key, x in tensors.items() if key not in written}
         found.append(Least(name, _bytes(read), _bytes(written)))
 
-    launch._launch = noted
+    runtime.launch = noted
     try:
         once()
     finally:
-        launch._launch = start
+        runtime.launch = start
     return found
 
 

@@ -230,7 +230,9 @@ class _Runner:
         self.search = search
         self.call = calls.make(search.planned, search.sizes, device)
         self.attention = bench.functions(search.package, search.folder / "timed").attention
-        self.launch = importlib.import_module(f"timed_{search.package.name}.launch")
+        self.tables, self.runtime = (
+            importlib.import_module(f"timed_{search.package.name}.{name}") for name in ("tiles", "runtime")
+        )
         self.upstream = torch.randn_like(self.attention(*self.call.operands, **self.call.keywords))
 
     @functools.cached_property
@@ -271,7 +273,8 @@ class _Runner:
     @contextlib.contextmanager
     def tile(self, kernel: str, tile: Tile) -> Iterator[None]:
         """Puts a tile in the place of those that a kernel has."""
-        table = self.launch.SINGLE if self.search.family == "single" else self.launch.HALF[self.search.family]
+        family = self.search.family
+        table = self.tables.TILES_FP32 if family == "single" else self.tables.TILES_16BIT[family]
         sizes, present = table[kernel], dict(table[kernel])
         try:
             sizes[self.search.size(kernel)] = (tuple(tile),)
@@ -283,8 +286,8 @@ class _Runner:
 
     def forget(self) -> None:
         """Makes the next call look up its tiles."""
-        self.launch._fitting.clear()
-        self.launch._Shapes.known.clear()
+        self.runtime.fitting.clear()
+        self.runtime.LaunchCache.known.clear()
 
     def timed(self, kernel: str, trial: Trial) -> Trial:
         """The trial with its time."""

@@ -19,7 +19,7 @@ CALL = frozenset(
 _LOCAL = frozenset(
     """
     acc add_by_entry add_by_row_and_entry add_product add_states aligned all_batches angles annotations as_float
-    attend attention backward batch batches bits block block_extremes block_m block_n block_t bounds case check
+    attend attention backward batch batches bits block block_extremes block_m block_n block_t bounds cache case check
     clear_rows column count ctx cuts_k cuts_q
     dataclass delta desc device dims dk dlse dout dp dq drop_below ds dsinks dtype dv
     eighth entry every field find_head find_rows first first_row floor_div floor_mod floor_mod_float following forward
@@ -31,7 +31,7 @@ _LOCAL = frozenset(
     make make_inputs math mixed names need numbers os others out out_dtype output outs own_b own_batches own_h
     own_heads p page pair pass_on pivot place places position power ptr pytest q_aligned q_bounds q_desc
     q_end q_first q_last q_len q_offset q_parts q_pos q_rows q_start q_tile q_tiles q_total query query_ranges
-    query_states query_tiles ranges reference replace rescale result rotate rounds_to row row_base rows scan
+    query_states query_tiles ranges reference replace rescale result rotate rounds_to row row_base rows runtime scan
     self sequence sequences shape shapes share shift shrink sink sizes slope slot some span speeds stages stays step
     store_extremes store_range store_rows stride stride_batch stride_head stride_row sums sums_by_thread tail
     tensors test tile tiles tl token tokens top torch total triton turn turn_back turned units upstream used value
@@ -61,7 +61,7 @@ _ENDINGS = (
 _MADE = r".*_at\d*(_[a-z0-9]+)?|state\d+_\d+|default_.*"  # entries and their places, parts of states, functions
 _MODULES = frozenset(
     """
-    api attnforge generated kernels launch math os reference test tests torch triton
+    api attnforge generated kernels launch math os reference runtime test tests tiles torch triton
     """.split()  # noqa: SIM905
 )
 

@@ -27,7 +27,12 @@ class Parameter:
     def loaded(self) -> str:
         """The launcher's text for what tiles or values of rows are loaded by."""
         rows = self.block[0].lower() + (f" if {self.condition} else None" if self.condition else "")
-        return f"{'_tiles' if self.type == 'tiles' else '_values'}({self.given}, {rows})"
+        return f"runtime.{'tile' if self.type == 'tiles' else 'vector'}_source({self.given}, {rows})"
+
+    @property
+    def value(self) -> str:
+        """The launcher's text for what shapes tell of it."""
+        return self.loaded if self.type in _LOADED else self.given
 
     @property
     def shaped(self) -> bool:

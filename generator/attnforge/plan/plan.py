@@ -13,8 +13,9 @@ from ..expressions.inputs import Axis, Input
 from ..expressions.tree import Node
 from ..language.spec import Spec
 from ..printing import printers
-from . import rotation, running_sums, sections, storage, tile_ranges, tiles
+from . import common_values, rotation, running_sums, sections, storage, tile_ranges, tiles
 from .analysis import Analysis, analyse
+from .common_values import CommonValues
 from .layout import reduced, scan_view
 from .parameters import Kernel
 from .positions import Positions
@@ -166,7 +167,7 @@ class Plan:
     def kept(self) -> tuple[str, ...]:
         """What the forward pass leaves to the backward pass beside out and LSE."""
         turned = ("q_turned", "k_turned") if self.spec.rope else ()
-        return (*turned, *self.prepared) if self.spec.algorithm.backward else ()
+        return (*self.prepared, *turned) if self.spec.algorithm.backward else ()
 
     @property
     def seen(self) -> tuple[str, ...]:
@@ -186,9 +187,14 @@ class Plan:
     @property
     def learned_places(self) -> tuple[int, ...]:
         """Where q, k, v and what is learned besides stand among the operator's arguments."""
-        names = [a.name for a in self.arguments]
-        first = len(("q", "k", "v", *self.storage.cuts, *self.storage.limits))
-        return (0, 1, 2, *(first + names.index(name) for name in self.learned_names))
+        return tuple(self.tensors.index(name) for name in ("q", "k", "v", *self.learned_names))
+
+    @cached_property
+    def common(self) -> CommonValues:
+        """What the kernels of attention and its gradients take alike."""
+        names = (*self.tensors, *self.prepared, *self.numbers, "lse", "block_m", "block_n")
+        passes = self.passes
+        return common_values.of([self.signatures.forward, *(one.kernel for one in passes)], names)
 
     def reset(self, given: Input) -> str:
         """Text of the largest value of a running sum's input that begins a document."""
@@ -219,7 +225,7 @@ class Plan:
         places = {s: 3 + i for i, r in enumerate(self.learned) for s in r.sums}
         idle = [s for r in self.learned for s in r.idle]
         wanted = [*made, *dict.fromkeys(places[s] for s in view.learned)]
-        lines = [f"{grad} = {grad} if wanted[{i}] else _like({x})" for i, (grad, x) in made.items()]
+        lines = [f"{grad} = {grad} if wanted[{i}] else runtime.empty_like({x})" for i, (grad, x) in made.items()]
         partial: list[tuple[str, str]] = []
         for s in view.learned:
             form, tie = s.leaf.form, s.leaf.tie

@@ -22,12 +22,12 @@ _CONSTANTS = {
     "D": "q.shape[-1]",
     "DV": "v.shape[-1]",
     "GROUP": "q.shape[-2] // k.shape[-2]",
-    "PRECISION": "_precision(q)",
+    "PRECISION": "runtime.precision(q)",
     "PAIRS": "cos.shape[1]",
-    "BLOCK_D": "_padded(q)",
-    "BLOCK_DV": "_padded(v)",
-    "BLOCK_PAIRS": "_power_of_2(cos.shape[1])",
-    "BLOCK_REST": "_power_of_2(max(q.shape[-1] - 2 * cos.shape[1], 1))",
+    "BLOCK_D": "runtime.padded_width(q)",
+    "BLOCK_DV": "runtime.padded_width(v)",
+    "BLOCK_PAIRS": "runtime.power_of_2(cos.shape[1])",
+    "BLOCK_REST": "runtime.power_of_2(max(q.shape[-1] - 2 * cos.shape[1], 1))",
 }
 
 
@@ -57,13 +57,17 @@ class SharedParameters:
         """The host's names of these sums."""
         return tuple(f"{given.name}_sums" for given in self.scanned)
 
+    def parted(self, side: Side) -> str:
+        """Text of the longest sequence's queries or keys, and how many of them make a tile."""
+        return f"{self.storage.longest[SIDES.index(side)]}, {_BLOCKS[side].lower()}"
+
     def tiles(self, side: Side) -> str:
         """Text of how many tiles the queries or the keys of the longest sequence make."""
-        return f"_cdiv({self.storage.longest[SIDES.index(side)]}, {_BLOCKS[side].lower()})"
+        return f"runtime.cdiv({self.parted(side)})"
 
     def axis(self, side: Side) -> Parameter:
         """The axis of a kernel's grid that holds the tiles which its programs own."""
-        return Parameter("TILE_AXIS", "constexpr", f"_axis({self.tiles(side)})")
+        return Parameter("TILE_AXIS", "constexpr", f"runtime.tile_axis({self.parted(side)})")
 
     def operands(self, *names: str) -> Iterable[Parameter]:
         rows = {"k": "BLOCK_N", "v": "BLOCK_N"}
@@ -97,7 +101,7 @@ class SharedParameters:
                 yield Parameter(f"{given.name}_ptr", "*" + kind, text)
             for i, (name, axis) in enumerate(view.strides(given).items()):
                 place = {"batch": 0, "token": -1}.get(axis.kind, -3) if given.scan else i
-                yield Parameter(name, "i32", f"_stride({text}, {place})")
+                yield Parameter(name, "i32", f"runtime.stride({text}, {place})")
             if given.scan:
                 yield Parameter(f"{given.name}_stride_part", "i32", f"{text}.stride(-2)")
 
@@ -110,13 +114,13 @@ class SharedParameters:
                 yield Parameter(f"{name}_stride_column", "i32", f"{name}.stride(1)")
             yield Parameter("positions_ptr", "*i32", "positions")
             for place, axis in enumerate(self.storage.outer[:-1]):
-                yield Parameter(f"positions_stride_{axis}", "i32", f"_stride(positions, {place})")
+                yield Parameter(f"positions_stride_{axis}", "i32", f"runtime.stride(positions, {place})")
             yield Parameter("position_end", "i32", "cos.shape[0]")
 
     def sunk(self) -> Iterable[Parameter]:
         if self.spec.sink:
             yield Parameter("sinks_ptr", "*fp32", "sinks")
-            yield Parameter("sinks_stride_head", "i32", "_stride(sinks, 0)")
+            yield Parameter("sinks_stride_head", "i32", "runtime.stride(sinks, 0)")
 
     def dropped(self) -> Iterable[Parameter]:
         if self.spec.dropout:

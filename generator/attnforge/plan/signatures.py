@@ -42,11 +42,6 @@ class Signatures(SharedParameters):
         return bool(self._rows)
 
     @property
-    def streamed(self) -> bool:
-        """Whether an input's values are among them, or the LSE and delta alone."""
-        return any(p.given not in ("lse", "delta") for p in self._rows)
-
-    @property
     def _rows(self) -> list[Parameter]:
         return [p for kernel in self.kernels for p in kernel.parts if p.type == "rows"]
 
@@ -81,7 +76,7 @@ class Signatures(SharedParameters):
                 *self.angles(),
                 *self.sizes(scale=False),
                 Parameter("Hkv", "i32", "k.shape[-2]"),
-                Parameter("tiles", "i32", f"_cdiv(max({', '.join(self.storage.longest)}), block_t)"),
+                Parameter("tiles", "i32", f"runtime.cdiv(max({', '.join(self.storage.longest)}), block_t)"),
                 *constants,
                 *rest,
             ),

@@ -6,12 +6,13 @@ import hashlib
 import itertools
 import re
 import shlex
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 _BLANK = "0" * 16
 # No user's text on the first two lines: Python looks for an encoding there.
 _HEADER = f"""\
-# Written by attnforge. Do not edit: change the spec, then render it again.
+# Written by attnforge. Do not edit: {{advice}}.
 #
 #   made from     {{source}}
 #   content hash  {{content}}
@@ -36,12 +37,21 @@ class Header:
 
 def write(source: str, *content: bytes) -> str:
     """The header of a file made from a spec; `content` is all that decides on the text."""
+    shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in source)
+    return _opening("change the spec, then render it again", shown, shlex.quote(shown), content)
+
+
+def shared(template: str, *content: bytes) -> str:
+    """The header of a file that is the same in every package, whatever its spec."""
+    return _opening("it is the same in every package", f"templates/{template}", "SPEC", content)
+
+
+def _opening(advice: str, source: str, command: str, content: Iterable[bytes]) -> str:
     digest = hashlib.sha256()
     for part in content:
         digest.update(f"{len(part)}\0".encode())
         digest.update(part)
-    shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in source)
-    return _HEADER.format(source=shown, content=digest.hexdigest()[:16], command=shlex.quote(shown))
+    return _HEADER.format(advice=advice, source=source, content=digest.hexdigest()[:16], command=command)
 
 
 def stamp(text: str) -> str:

@@ -24,10 +24,15 @@ _FILES = {
     "__init__.py": "host/init.py.jinja",
     "kernels.py": "portable/kernels.py.jinja",
     "launch.py": "host/launch.py.jinja",
+    "tiles.py": "host/tiles.py.jinja",
     "api.py": "host/api.py.jinja",
     "reference.py": "host/reference.py.jinja",
     "test_{name}.py": "tests/suite.py.jinja",
 }
+
+
+# the same bytes in every package
+_SHARED = {"runtime.py": "host/runtime.py.jinja"}
 
 
 class TemplateFault(Exception):
@@ -47,7 +52,8 @@ def render(spec: Spec) -> dict[str, str]:
         "explanation": explanation.text(planned, oracle.description),
         "header": head.rstrip("\n"),
     }
-    return {file.format(name=spec.name): _file(template, values) for file, template in _FILES.items()}
+    own = {file.format(name=spec.name): _file(template, values) for file, template in _FILES.items()}
+    return own | {file: _shared(template) for file, template in _SHARED.items()}
 
 
 def render_all(specs: Sequence[Spec]) -> list[dict[str, str]]:
@@ -100,6 +106,13 @@ def export(spec: Spec, to: str) -> str:
 def _file(template: str, values: dict[str, Any]) -> str:
     text = _python(template, values)
     return header.stamp(text)
+
+
+@functools.cache
+def _shared(template: str) -> str:
+    """A file that no spec decides on."""
+    text = _python(template, {})
+    return header.stamp(header.shared(template, text.encode()) + text)
 
 
 def _python(template: str, values: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ def _columns_of_keys(p: SharedParameters) -> portable.Keys:
     """Tiles whose neighbours in a row stand a stride apart: a key in each column as loaded."""
     # strides count 16 bytes, so that the compiler sees that it may load as many at once
     names = ["row" if axis == "token" else axis for axis in p.storage.outer]
-    strides = (Parameter(f"k_stride_{name}", "i32", f"_steps(k, {i})") for i, name in enumerate(names))
+    strides = (Parameter(f"k_stride_{name}", "i32", f"runtime.stride_in_steps(k, {i})") for i, name in enumerate(names))
     start = f"{p.storage.offset('k', 'k', 'row')} + tl.cast({p.analysis.kv}, tl.int64) * k_stride_head"
     return portable.Keys(
         ("q_desc", "v_desc"),

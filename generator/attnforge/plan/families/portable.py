@@ -95,7 +95,7 @@ def forward(p: SharedParameters, keys: Keys) -> Kernel:
 def in_groups(p: SharedParameters, own: Side, walked: str) -> str:
     """Text of a grid of heads and of tiles of one side, whose programs walk along tensors."""
     heads = "q" if own == "q" else "k"
-    return f"_in_groups({p.storage.sequences} * {heads}.shape[-2], {p.tiles(own)}, {walked})"
+    return f"runtime.grid({p.storage.sequences} * {heads}.shape[-2], {p.parted(own)}, {walked})"
 
 
 def _tile(p: SharedParameters, x: str, side: Side, columns: str) -> tuple[Statement, ...]:

@@ -1,0 +1,46 @@
+"""What the files of a package hold, and which of them are the same everywhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from attnforge.render import header, render
+
+GENERATED = Path(render.__file__).parents[3] / "generated"
+PACKAGES = sorted(path.parent for path in GENERATED.glob("*/__init__.py"))
+# of torch and triton, what is theirs alone to change
+PRIVATE = re.compile(r"\btorch(?:\.\w+)*\._\w+|\btriton\.(?:runtime|knobs|tools)\b")
+
+
+def test_the_runtime_is_the_same_in_every_package_and_says_so() -> None:
+    (text,) = {(package / "runtime.py").read_bytes() for package in PACKAGES}
+    opening = text.decode().partition('"""')[0]
+    assert "the same in every package" in opening and "specs/" not in opening
+    found = header.read(text.decode())
+    assert found and found.intact and found.source == "templates/host/runtime.py.jinja"
+
+
+def test_private_interfaces_are_used_in_the_runtime_alone() -> None:
+    names = set(PRIVATE.findall((PACKAGES[0] / "runtime.py").read_text()))
+    assert names >= {
+        "torch._C._are_functorch_transforms_active",
+        "torch.utils._python_dispatch",
+        "triton.knobs",
+        "triton.runtime",
+        "triton.tools",
+    }
+    files = [path for package in PACKAGES for path in package.glob("*.py") if not path.name.startswith("test_")]
+    assert {path.name for path in files if PRIVATE.search(path.read_text())} == {"runtime.py"}
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.name)
+def test_launches_are_short_and_leave_tiles_and_triton_to_others(package: Path) -> None:
+    text = (package / "launch.py").read_text()
+    assert text.count("\n") < 220
+    assert re.findall(r"^(?:import|from) .*", text, re.MULTILINE) == [
+        "import torch",
+        "from . import kernels, runtime, tiles",
+    ]

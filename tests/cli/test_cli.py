@@ -73,8 +73,8 @@ def test_a_spec_that_does_not_exist(command: str) -> None:
 
 def test_render_writes_packages(folder: Path) -> None:
     first = run("render", write("one"), write("two", LEARNED))
-    assert first.stdout == "generated/one: 6 files changed\ngenerated/two: 6 files changed\n"
-    expected = {"__init__.py", "kernels.py", "launch.py", "api.py", "reference.py"}
+    assert first.stdout == "generated/one: 7 files changed\ngenerated/two: 7 files changed\n"
+    expected = {"__init__.py", "kernels.py", "launch.py", "api.py", "reference.py", "checks.py"}
     assert files(folder / "generated" / "one") == expected | {"test_one.py"}
     assert run("render", "specs/one.yaml").stdout == "generated/one: up to date\n"
     assert run("render", "specs/one.yaml", "specs/two.yaml", "--check").stdout == ""

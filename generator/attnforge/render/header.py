@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import re
 import shlex
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 _BLANK = "0" * 16
@@ -18,9 +19,17 @@ _HEADER = f"""\
 #   text hash     {_BLANK}
 #   render with   attnforge render {{command}}
 """
+# Of a file that is the same in every package: it names no spec.
+_SHARED = f"""\
+# Written by attnforge, the same in every package. Do not edit.
+#
+#   content hash  {{content}}
+#   text hash     {_BLANK}
+#   render with   attnforge render SPEC
+"""
 _PATTERN = re.compile(
-    r"\A# Written by attnforge\..*\n#\n"
-    r"#   made from     (?P<source>.*)\n"
+    r"\A# Written by attnforge[.,].*\n#\n"
+    r"(#   made from     (?P<source>.*)\n)?"
     r"#   content hash  [0-9a-f]{16}\n"
     r"#   text hash     (?P<text>[0-9a-f]{16})\n"
 )
@@ -30,18 +39,19 @@ _PATTERN = re.compile(
 class Header:
     """What a generated file says of itself."""
 
-    source: str
+    source: str | None  # the spec; None in a file that is the same in every package
     intact: bool  # whether the text is still the one that was written
 
 
 def write(source: str, *content: bytes) -> str:
     """The header of a file made from a spec; `content` is all that decides on the text."""
-    digest = hashlib.sha256()
-    for part in content:
-        digest.update(f"{len(part)}\0".encode())
-        digest.update(part)
     shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in source)
-    return _HEADER.format(source=shown, content=digest.hexdigest()[:16], command=shlex.quote(shown))
+    return _HEADER.format(source=shown, content=_digest(content), command=shlex.quote(shown))
+
+
+def write_shared(*content: bytes) -> str:
+    """The header of a file that is the same in every package."""
+    return _SHARED.format(content=_digest(content))
 
 
 def stamp(text: str) -> str:
@@ -61,6 +71,14 @@ def read(text: str) -> Header | None:
     """What the header says, or None if the text has none."""
     found = _PATTERN.match(text)
     return Header(found["source"], found["text"] == _hash(text, found)) if found else None
+
+
+def _digest(content: Iterable[bytes]) -> str:
+    digest = hashlib.sha256()
+    for part in content:
+        digest.update(f"{len(part)}\0".encode())
+        digest.update(part)
+    return digest.hexdigest()[:16]
 
 
 def _hash(text: str, found: re.Match[str]) -> str:

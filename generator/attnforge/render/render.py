@@ -28,6 +28,10 @@ _FILES = {
     "reference.py": "host/reference.py.jinja",
     "test_{name}.py": "tests/suite.py.jinja",
 }
+# the same bytes in every package
+_SHARED = {
+    "checks.py": "tests/checks.py.jinja",
+}
 
 
 class TemplateFault(Exception):
@@ -37,11 +41,19 @@ class TemplateFault(Exception):
 def render(spec: Spec) -> dict[str, str]:
     """The names and texts of the files that make up the package of a spec."""
     planned = plan.build(spec)
-    content = (spec.text.encode(), resources.templates_digest(), __version__.encode())
+    generator = (resources.templates_digest(), __version__.encode())
     tuned = (repr(planned.tuned).encode(),) if planned.tuned else ()
-    head = header.write(spec.source, *content, *tuned)
+    head = header.write(spec.source, spec.text.encode(), *generator, *tuned)
     values = {"plan": planned, "oracle": reference.build(spec, planned.arguments), "header": head.rstrip("\n")}
-    return {file.format(name=spec.name): _file(template, values) for file, template in _FILES.items()}
+    own = {file.format(name=spec.name): _file(template, values) for file, template in _FILES.items()}
+    return own | _shared(header.write_shared(*generator))
+
+
+@functools.cache
+def _shared(head: str) -> dict[str, str]:
+    """The files that are the same in every package, under their header."""
+    values = {"header": head.rstrip("\n"), "smooth": reference.smooth()}
+    return {file: _file(template, values) for file, template in _SHARED.items()}
 
 
 def render_all(specs: Sequence[Spec]) -> list[dict[str, str]]:

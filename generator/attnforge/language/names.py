@@ -19,10 +19,11 @@ CALL = frozenset(
 _LOCAL = frozenset(
     """
     acc add_by_entry add_by_row_and_entry add_product add_states aligned all_batches angles annotations as_float
-    attend attention backward batch batches bits block block_extremes block_m block_n block_t bounds case check
+    attend attention backward batch batches bits block block_extremes block_m block_n block_t bounds case check checks
     clear_rows column count ctx cuts_k cuts_q
     dataclass delta desc device dims dk dlse dout dp dq drop_below ds dsinks dtype dv
-    eighth entry every field find_head find_rows first first_row floor_div floor_mod floor_mod_float following forward
+    eighth entry every expanded_gradient field find_head find_rows first first_row floor_div floor_mod floor_mod_float
+    following forward
     found full full_first full_last functools gather generator got grad gradient gradients grads h half halves heads
     hi i in_32_bits inner inputs inside integer_power itertools j json k_aligned k_bounds k_desc k_end k_first
     k_last k_len k_offset k_parts k_pos k_rows k_start k_tile k_tiles k_total keep kept kernels key key_ranges
@@ -31,11 +32,11 @@ _LOCAL = frozenset(
     make make_inputs math mixed names need numbers os others out out_dtype output outs own_b own_batches own_h
     own_heads p page pair pass_on pivot place places position power ptr pytest q_aligned q_bounds q_desc
     q_end q_first q_last q_len q_offset q_parts q_pos q_rows q_start q_tile q_tiles q_total query query_ranges
-    query_states query_tiles ranges reference replace rescale result rotate rounds_to row row_base rows scan
+    query_states query_tiles ranges reference replace rescale result rotate row row_base rows scan
     self sequence sequences shape shapes share shift shrink sink sizes slope slot some span speeds stages stays step
     store_extremes store_range store_rows stride stride_batch stride_head stride_row sums sums_by_thread tail
     tensors test tile tiles tl token tokens top torch total triton turn turn_back turned units upstream used value
-    visible waiting wanted warps weight whole_floor whole_tiles with_value within word words
+    visible waiting wanted warps weight whole_floor whole_tiles within word words
     """.split()  # noqa: SIM905
 )
 # what modules for other libraries call theirs
@@ -59,7 +60,7 @@ _ENDINGS = (
 _MADE = r".*_at\d*(_[a-z0-9]+)?|state\d+_\d+|default_.*"  # entries and their places, parts of states, functions
 _MODULES = frozenset(
     """
-    api attnforge generated kernels launch math os reference test tests torch triton
+    api attnforge checks generated kernels launch math os reference test tests torch triton
     """.split()  # noqa: SIM905
 )
 

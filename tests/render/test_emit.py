@@ -312,7 +312,7 @@ def test_no_text_of_a_path_escapes_the_header() -> None:
 def with_shared(tmp_path: Path, name: str, body: str = "x = 1\n") -> emit.Package:
     """A package with a file that is the same in every package."""
     made = package(tmp_path, name)
-    shared = header.stamp(header.write_shared(b"generator") + body)
+    shared = header.stamp(header.shared("tests/checks.py.jinja", b"generator") + body)
     return emit.Package(made.name, made.source, made.spec, {**made.files, "checks.py": shared})
 
 

@@ -188,7 +188,7 @@ def _abandoned(packages: Sequence[Package], out: Path) -> Iterator[Finding]:
     for folder in sorted(out.iterdir()) if out.is_dir() else ():
         text = None if folder.name in rendered else _read(folder / _FACE)
         found = header.read(text) if text is not None else None
-        if found and found.source:
+        if found:
             source = PurePosixPath(found.source)
             if source.stem in resources.variants() and source.parent.name == resources.specs().name:
                 continue

@@ -12,24 +12,16 @@ from dataclasses import dataclass
 _BLANK = "0" * 16
 # No user's text on the first two lines: Python looks for an encoding there.
 _HEADER = f"""\
-# Written by attnforge. Do not edit: change the spec, then render it again.
+# Written by attnforge. Do not edit: {{advice}}.
 #
 #   made from     {{source}}
 #   content hash  {{content}}
 #   text hash     {_BLANK}
 #   render with   attnforge render {{command}}
 """
-# Of a file that is the same in every package: it names no spec.
-_SHARED = f"""\
-# Written by attnforge, the same in every package. Do not edit.
-#
-#   content hash  {{content}}
-#   text hash     {_BLANK}
-#   render with   attnforge render SPEC
-"""
 _PATTERN = re.compile(
-    r"\A# Written by attnforge[.,].*\n#\n"
-    r"(#   made from     (?P<source>.*)\n)?"
+    r"\A# Written by attnforge\..*\n#\n"
+    r"#   made from     (?P<source>.*)\n"
     r"#   content hash  [0-9a-f]{16}\n"
     r"#   text hash     (?P<text>[0-9a-f]{16})\n"
 )
@@ -39,19 +31,27 @@ _PATTERN = re.compile(
 class Header:
     """What a generated file says of itself."""
 
-    source: str | None  # the spec; None in a file that is the same in every package
+    source: str
     intact: bool  # whether the text is still the one that was written
 
 
 def write(source: str, *content: bytes) -> str:
     """The header of a file made from a spec; `content` is all that decides on the text."""
     shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in source)
-    return _HEADER.format(source=shown, content=_digest(content), command=shlex.quote(shown))
+    return _opening("change the spec, then render it again", shown, shlex.quote(shown), content)
 
 
-def write_shared(*content: bytes) -> str:
-    """The header of a file that is the same in every package."""
-    return _SHARED.format(content=_digest(content))
+def shared(template: str, *content: bytes) -> str:
+    """The header of a file that is the same in every package, whatever its spec."""
+    return _opening("it is the same in every package", f"templates/{template}", "SPEC", content)
+
+
+def _opening(advice: str, source: str, command: str, content: Iterable[bytes]) -> str:
+    digest = hashlib.sha256()
+    for part in content:
+        digest.update(f"{len(part)}\0".encode())
+        digest.update(part)
+    return _HEADER.format(advice=advice, source=source, content=digest.hexdigest()[:16], command=command)
 
 
 def stamp(text: str) -> str:
@@ -71,14 +71,6 @@ def read(text: str) -> Header | None:
     """What the header says, or None if the text has none."""
     found = _PATTERN.match(text)
     return Header(found["source"], found["text"] == _hash(text, found)) if found else None
-
-
-def _digest(content: Iterable[bytes]) -> str:
-    digest = hashlib.sha256()
-    for part in content:
-        digest.update(f"{len(part)}\0".encode())
-        digest.update(part)
-    return digest.hexdigest()[:16]
 
 
 def _hash(text: str, found: re.Match[str]) -> str:

@@ -28,10 +28,10 @@ _FILES = {
     "reference.py": "host/reference.py.jinja",
     "test_{name}.py": "tests/suite.py.jinja",
 }
+
+
 # the same bytes in every package
-_SHARED = {
-    "checks.py": "tests/checks.py.jinja",
-}
+_SHARED = {"checks.py": "tests/checks.py.jinja"}
 
 
 class TemplateFault(Exception):
@@ -41,19 +41,12 @@ class TemplateFault(Exception):
 def render(spec: Spec) -> dict[str, str]:
     """The names and texts of the files that make up the package of a spec."""
     planned = plan.build(spec)
-    generator = (resources.templates_digest(), __version__.encode())
+    content = (spec.text.encode(), resources.templates_digest(), __version__.encode())
     tuned = (repr(planned.tuned).encode(),) if planned.tuned else ()
-    head = header.write(spec.source, spec.text.encode(), *generator, *tuned)
+    head = header.write(spec.source, *content, *tuned)
     values = {"plan": planned, "oracle": reference.build(spec, planned.arguments), "header": head.rstrip("\n")}
     own = {file.format(name=spec.name): _file(template, values) for file, template in _FILES.items()}
-    return own | _shared(header.write_shared(*generator))
-
-
-@functools.cache
-def _shared(head: str) -> dict[str, str]:
-    """The files that are the same in every package, under their header."""
-    values = {"header": head.rstrip("\n"), "smooth": reference.smooth()}
-    return {file: _file(template, values) for file, template in _SHARED.items()}
+    return own | {file: _shared(template) for file, template in _SHARED.items()}
 
 
 def render_all(specs: Sequence[Spec]) -> list[dict[str, str]]:
@@ -106,6 +99,13 @@ def export(spec: Spec, to: str) -> str:
 def _file(template: str, values: dict[str, Any]) -> str:
     text = _python(template, values)
     return header.stamp(prune.unread(text) if template.startswith("kernels/") else text)
+
+
+@functools.cache
+def _shared(template: str) -> str:
+    """A file that no spec decides on."""
+    text = _python(template, {"smooth": reference.smooth()})
+    return header.stamp(header.shared(template, text.encode()) + text)
 
 
 def _python(template: str, values: dict[str, Any]) -> str:

@@ -127,7 +127,7 @@ def test_pytorch_takes_the_operators_and_asks_for_no_gradient(name: str, tmp_pat
     inputs = module.make_inputs(module.SMALL)
     torch.library.opcheck(launch._attend.traced, (inputs["q"], inputs["k"], inputs["v"], 0.25))
     with pytest.raises(RuntimeError, match=f"forward pass only, its spec says `algorithm: {name}`"):
-        torch.func.grad(lambda q: module.attention(**inputs | {"q": q}).sum())(inputs["q"])
+        torch.func.grad(lambda q: module.checks.attention(**inputs | {"q": q}).sum())(inputs["q"])
 
 
 @pytest.mark.parametrize("name", EARLIER)

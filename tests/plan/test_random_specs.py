@@ -57,7 +57,7 @@ def cases(given: RandomSpec, module: ModuleType) -> list[Any]:
         lens += [((300, 129, 0, 511), (300, 200, 40, 513))] if module.PACKED else [((513,) * 2, (700,) * 2)]
     # one kind of kernel for both cases: compiling takes most of the time
     kind = *draw.pick(heads), *size, dtype
-    return [module.Case(*draw.pick(pairs), *kind) for pairs in (lens, few)]
+    return [module.checks.Case(*draw.pick(pairs), *kind) for pairs in (lens, few)]
 
 
 @pytest.mark.parametrize("seed", FOUND)
@@ -93,11 +93,11 @@ def check_reference(given: RandomSpec, module: ModuleType) -> None:
     """Holds the reference's LSE against the terms as Python itself computes them, place by place."""
     lens, packed = ((0, 3, 1), (2, 5, 4)) if module.PACKED else ((3, 3), (5, 5)), module.PACKED
     heads = (4, 2) if module.SMALL.Hq != module.SMALL.Hkv else (2, 2)
-    case = module.Case(*lens, *heads, 16, 16, torch.float32)
-    inputs = module.widened(module.make_inputs(case))
+    case = module.checks.Case(*lens, *heads, 16, 16, torch.float32)
+    inputs = module.checks.widened(module.make_inputs(case))
     if "cos" in inputs:
         inputs["q"] *= 0  # rotations are not what is looked at here
-    _, lse = module.reference(**inputs, return_lse=True)
+    _, lse = module.checks.reference(**inputs, return_lse=True)
     masks, scores = ([compile(text, given.name, "eval") for text in texts] for texts in (given.masks, given.scores))
     for row in places(case, packed):
         found = [float(inputs["sinks"][row[0].h])] if given.sink else []

@@ -45,12 +45,12 @@ def test_scores_are_drawn_from_the_domain(name: str, tmp_path: Path) -> None:
     text, low, high = DOMAINS[name]
     module = made(name, text + INSIDE.format(low=low, high=high), tmp_path)
     for case in module.CASES:
-        _, lse = module.reference(**module.make_inputs(case), return_lse=True)
+        _, lse = module.checks.reference(**module.make_inputs(case), return_lse=True)
         assert not lse.isnan().any(), case
     path = tmp_path / f"{name}.yaml"
     sizes = calls.Sizes(2, 40, 40, 2, 2, 32, 32, "bf16")
     call = calls.make(plan.build(spec.load(path, terms=resources.terms_for(path))), sizes, "cpu")
-    _, lse = module.reference(*call.operands, **call.keywords, return_lse=True)
+    _, lse = module.checks.reference(*call.operands, **call.keywords, return_lse=True)
     assert not lse.isnan().any()
 
 
@@ -112,7 +112,7 @@ def test_right_kernels_are_accepted(name: str, tmp_path: Path) -> None:
 def test_chance_rounds_to_the_neighbours_and_keeps_what_is_exact(tmp_path: Path) -> None:
     module = made("plain", "", tmp_path)
     ones, thirds = torch.ones(4000), torch.full((4000,), 3.0)
-    with module.Dithered(0):
+    with module.checks.Dithered(0):
         third, one, half, quotient, whole = (
             ones * (1 / 3),
             ones * 1,

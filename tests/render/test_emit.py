@@ -307,3 +307,38 @@ def test_no_text_of_a_path_escapes_the_header() -> None:
         found = header.read(made)
         assert found is not None
         assert found.intact
+
+
+def with_shared(tmp_path: Path, name: str, body: str = "x = 1\n") -> emit.Package:
+    """A package with a file that is the same in every package."""
+    made = package(tmp_path, name)
+    shared = header.stamp(header.shared("tests/checks.py.jinja", b"generator") + body)
+    return emit.Package(made.name, made.source, made.spec, {**made.files, "checks.py": shared})
+
+
+def test_a_shared_file_is_missing_stale_or_edited_as_any_other(tmp_path: Path) -> None:
+    out, made = tmp_path / "out", with_shared(tmp_path, "one")
+    emit.write([made], out)
+    assert states(emit.survey([made], out)) == {}
+    assert states(emit.survey([with_shared(tmp_path, "one", "x = 2\n")], out)) == {"one/checks.py": "stale"}
+    path = out / "one" / "checks.py"
+    path.write_text(path.read_text() + "y = 2\n")
+    assert states(emit.survey([made], out)) == {"one/checks.py": "edited"}
+    with pytest.raises(emit.Edited, match=r"checks\.py"):
+        emit.write([made], out)
+    path.unlink()
+    assert states(emit.survey([made], out)) == {"one/checks.py": "missing"}
+
+
+def test_a_shared_file_of_no_package_is_an_orphan(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    emit.write([with_shared(tmp_path, "one")], out)
+    assert states(emit.survey([package(tmp_path, "one")], out)) == {"one/checks.py": "orphaned"}
+
+
+def test_a_shared_file_goes_with_an_abandoned_package(tmp_path: Path) -> None:
+    out, old = tmp_path / "out", with_shared(tmp_path, "old")
+    emit.write([old], out)
+    old.spec.unlink()
+    found = emit.survey([package(tmp_path, "one")], out)
+    assert states(found)["old/checks.py"] == "orphaned"

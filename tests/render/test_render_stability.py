@@ -44,19 +44,45 @@ def test_bytes_hang_on_nothing_but_the_spec(tmp_path: Path) -> None:
 
 def test_files_say_what_they_were_made_from_and_no_more() -> None:
     # that these are what a render gives, `attnforge render --check` tells
+    shared: dict[str, list[str]] = {}
     for path in (ROOT / "generated").rglob("*.py"):
         name, text = path.relative_to(ROOT / "generated").as_posix(), path.read_bytes().decode()
         found = header.read(text)
         assert found is not None, name
         assert found.intact, name
-        shared = path.name == "runtime.py"
-        assert found.source == ("templates/host/runtime.py.jinja" if shared else f"specs/{path.parent.name}.yaml")
-        assert f"attnforge render {'SPEC' if shared else found.source}\n" in text, name
+        if found.source.startswith("templates/"):
+            shared.setdefault(path.name, []).append(text)
+        else:
+            assert found.source == f"specs/{name.split('/')[0]}.yaml"
+            assert f"attnforge render {found.source}\n" in text, name
         assert str(ROOT) not in text, name
         assert os.path.expanduser("~") + "/" not in text, name
         assert "\r" not in text, name
         assert text.endswith("\n"), name
         assert not text.endswith("\n\n"), name
+    packages = len(list((ROOT / "generated").glob("*/__init__.py")))
+    for file, texts in shared.items():
+        assert len(set(texts)) == 1 and len(texts) == packages, f"{file} is not the same in every package"
+
+
+UNLIKE = (
+    "name: one\n",
+    "name: two\nlayout: packed\nrope: {layout: half}\nsink: true\nscore: [log_decay]\n",
+    "name: three\nheads: equal\nmask: [causal]\ndropout: true\nalgorithm: flash1\n",
+)
+
+
+def test_checks_are_the_same_bytes_in_every_package(tmp_path: Path) -> None:
+    made = []
+    for text in UNLIKE:
+        path = tmp_path / f"{text.split()[1]}.yaml"
+        path.write_text(text)
+        made.append(render.render(spec.load(path, terms=resources.terms_for(path)))["checks.py"])
+    assert len(set(made)) == 1
+    found = header.read(made[0])
+    assert found is not None and found.intact and found.source == "templates/tests/checks.py.jinja"
+    opening = made[0].partition('"""')[0]
+    assert "the same in every package" in opening and "specs/" not in opening
 
 
 @pytest.mark.slow

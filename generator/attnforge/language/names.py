@@ -20,9 +20,10 @@ _LOCAL = frozenset(
     """
     acc add_by_entry add_by_row_and_entry add_product add_states aligned all_batches angles annotations as_float
     attend attention backward batch batches bits block block_extremes block_m block_n block_t bounds cache case check
-    clear_rows column count ctx cuts_k cuts_q
+    checks clear_rows column count ctx cuts_k cuts_q
     dataclass delta desc device dims dk dlse dout dp dq drop_below ds dsinks dtype dv
-    eighth entry every field find_head find_rows first first_row floor_div floor_mod floor_mod_float following forward
+    eighth entry every expanded_gradient field find_head find_rows first first_row floor_div floor_mod floor_mod_float
+    following forward
     found full full_first full_last functools gather generator got grad gradient gradients grads h half halves heads
     hi i in_32_bits inner inputs inside integer_power itertools j json k_aligned k_bounds k_desc k_end k_first
     k_last k_len k_offset k_parts k_pos k_rows k_start k_tile k_tiles k_total keep kept kernels key key_ranges
@@ -61,7 +62,7 @@ _ENDINGS = (
 _MADE = r".*_at\d*(_[a-z0-9]+)?|state\d+_\d+|default_.*"  # entries and their places, parts of states, functions
 _MODULES = frozenset(
     """
-    api attnforge generated kernels launch math os reference runtime test tests tiles torch triton
+    api attnforge checks generated kernels launch math os reference runtime test tests tiles torch triton
     """.split()  # noqa: SIM905
 )
 

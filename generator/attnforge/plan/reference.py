@@ -59,12 +59,14 @@ class Oracle:
     prepare: dict[str, str]  # input -> text that turns it into what the terms read
     slices: dict[str, str]  # input -> its part of one packed sequence
     far: tuple[tuple[int, int, int], ...]  # queries, keys and heads of calls in which the numbers of the spec decide
-    broad: dict[str, tuple[int, ...]]  # input -> the axes that may have a size of 1
     guarded: bool  # whether terms read the score and inputs through `visible`
     sequence: bool  # whether terms read the number of the packed sequence
     shapes: dict[str, str]  # input -> text of its shape, over the sizes that the interface knows
     full_axes: dict[str, str]  # input -> text of the axes where 1 does not stand for any size
     samples: dict[str, str]  # keyword -> text that makes one for a test
+    sample_sizes: dict[str, str]  # the sizes that these texts name -> their text
+    narrowed: list[tuple[str, tuple[int, ...]]]  # inputs, and axes of them that a test gives a size of 1
+    summed: list[tuple[str, int]]  # inputs that kernels see running sums of, and the axis of these
     added: tuple[str, ...]  # inputs of pairs that are added to the score last: they may hide what they stand beside
     faint: bool  # whether terms may give scores that are finite, but not in the kernels' units
     optional: tuple[str, ...]  # keywords that may be left out
@@ -75,12 +77,6 @@ class Oracle:
     description: str  # of the spec, safe inside a docstring
     citation: str  # the same of the paper or model
 
-    @property
-    def rounded(self) -> str:
-        """The names of torch's functions that kernels compute to a few units in the last place."""
-        smooth = (FUNCTIONS[name].torch.rpartition(".")[2] for name in printers.SMOOTH)
-        return " ".join(sorted({"div", "exp2", "log2", "pow", "reciprocal", "rsqrt", *smooth}))
-
     def locals(self, body: str) -> list[tuple[str, str]]:
         """The sizes and places of scores that the body of the reference uses, in the order of definition."""
         words, needed = set(names(re.sub("#.*", "", body))), []
@@ -89,6 +85,12 @@ class Oracle:
                 needed.append((name, text))
                 words |= names(text)
         return needed[::-1]
+
+
+def smooth() -> str:
+    """The names of torch's functions that kernels compute to a few units in the last place."""
+    functions = (FUNCTIONS[name].torch.rpartition(".")[2] for name in printers.SMOOTH)
+    return " ".join(sorted({"div", "exp2", "log2", "pow", "reciprocal", "rsqrt", *functions}))
 
 
 def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
@@ -120,18 +122,22 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
         counts["positions"], broad["positions"] = (1, ()) if spec.packed else (2, (0, 1))
     if spec.sink:
         shapes["sinks"], counts["sinks"], broad["sinks"] = "(Hq,)", 1, (0,)
+    samples = {a.name: suite_inputs.sample(a, shapes.get(a.name, ""), spec) for a in arguments}
+    full_axes = {name: text for name, axes in broad.items() if (text := _full_axes(counts[name], axes))}
     return Oracle(
         keep=tuple(keep),
         score=tuple(score),
         prepare={i.name: text for i in cut.inputs[::-1] if (text := _prepare(i, leaf.gathered, far))},
         slices={i.name: _slice(i) for i in spec.inputs if i.axes},
         far=tuple((*lengths, suite_cases.heads(spec)) for lengths in suite_cases.cases(spec)),
-        broad={name: axes for name, axes in broad.items() if axes},
         guarded=guarded,
         sequence=leaf.sequence or (spec.packed and spec.dropout),
         shapes=shapes,
-        full_axes={name: text for name, axes in broad.items() if (text := _full_axes(counts[name], axes))},
-        samples={a.name: suite_inputs.sample(a, shapes.get(a.name, ""), spec) for a in arguments},
+        full_axes=full_axes,
+        samples=samples,
+        sample_sizes=suite_inputs.sizes(samples.values(), spec),
+        narrowed=suite_inputs.narrowed({name: axes for name, axes in broad.items() if axes}),
+        summed=suite_inputs.summed(spec),
         added=_added(spec, inputs),
         faint=any(inputs[str(n.value)].dtype == "float" for n in read),
         optional=tuple(a.name for a in arguments if a.optional or a.default),

@@ -1,17 +1,38 @@
-"""How suites draw what a call passes: text that makes random values of an argument."""
+"""How suites draw what a call passes, and which changes of it their tests try."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from ..expressions.inputs import ROW_AXES, Input, RuntimeOption
 from ..language.spec import Spec
-from . import tile_ranges
+from . import storage, tile_ranges
 from .plan import Argument
+from .statements import names
+
+_SIZES = {
+    "B": "len(case.q_lens)",
+    "S": "len(case.q_lens)",
+    "Tq": "case.q_lens[0]",
+    "Tk": "case.k_lens[0]",
+    "Nq": "sum(case.q_lens)",
+    "Nk": "sum(case.k_lens)",
+    "Hq": "case.Hq",
+    "Hkv": "case.Hkv",
+    "longest": "max(case.k_lens)",
+    # what texts of defaults read
+    "heads": "case.Hq",
+    "device": "checks.DEVICE",
+    "dtype": "torch.float32",
+}
 
 
 def sample(argument: Argument, shape: str, spec: Spec) -> str:
     """Text of one argument's values, inside its limits."""
     if argument.name in ("cos", "sin"):
         return f"angles.{argument.name}()"
+    if argument.name == "positions":
+        return f"make.integers({shape}, longest + 3)"
     if argument.name == "dropout_p":
         return "0.25"
     if argument.dtype == "bool":
@@ -22,6 +43,23 @@ def sample(argument: Argument, shape: str, spec: Spec) -> str:
     if argument.dtype == "int":
         return _integers(argument, shape, few=by_row and argument.name not in tile_ranges.compared(spec))
     return _floats(argument, shape, by_row)
+
+
+def sizes(samples: Iterable[str], spec: Spec) -> dict[str, str]:
+    """The sizes of a case that the texts of samples name, by their texts."""
+    named = names(*samples) | ({"longest"} if spec.rope else set())
+    return {name: text for name, text in _SIZES.items() if name in named}
+
+
+def narrowed(broad: Mapping[str, tuple[int, ...]]) -> list[tuple[str, tuple[int, ...]]]:
+    """Inputs and axes of them that tests give a size of 1: the first that may have it, and all that may."""
+    return [(name, some) for name, axes in broad.items() for some in dict.fromkeys((axes[:1], axes))]
+
+
+def summed(spec: Spec) -> list[tuple[str, int]]:
+    """The inputs that kernels see running sums of, and the axis of their tokens in a call's tensors."""
+    kept = storage.of(spec).kept
+    return [(x.name, [axis.kind for axis in kept(x)].index("token")) for x in spec.inputs if x.scan]
 
 
 def between(argument: Argument | Input | RuntimeOption, value: float) -> float:

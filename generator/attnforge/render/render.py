@@ -32,7 +32,7 @@ _FILES = {
 
 
 # the same bytes in every package
-_SHARED = {"runtime.py": "host/runtime.py.jinja"}
+_SHARED = {"runtime.py": "host/runtime.py.jinja", "checks.py": "tests/checks.py.jinja"}
 
 
 class TemplateFault(Exception):
@@ -111,7 +111,7 @@ def _file(template: str, values: dict[str, Any]) -> str:
 @functools.cache
 def _shared(template: str) -> str:
     """A file that no spec decides on."""
-    text = _python(template, {})
+    text = _python(template, {"smooth": reference.smooth()})
     return header.stamp(header.shared(template, text.encode()) + text)
 
 

@@ -584,8 +584,8 @@ def test_lines_are_traced_to_their_terms(load: Load) -> None:
     assert any(row.startswith("every &= ") for row in mine["ks > 2"])
     assert any(row.startswith("ks_k = load_vector(") for row in mine["ks > 2"])
     assert any(row.startswith("temp = tl.load(") for row in mine["score * temp"])
-    assert any(row.startswith("temp_sum += ") for row in mine["score * temp"])
-    assert any(row.startswith("slopes_sum += ") for row in mine["alibi"])
+    assert any(row.startswith("in_temp_sum += ") for row in mine["score * temp"])
+    assert any(row.startswith("in_slopes_sum += ") for row in mine["alibi"])
     slopes = [row for row in mine["softcap"] if row.startswith("ds = ds * slope")]
     assert len(slopes) == 1
     assert not any(row.startswith("ds = ds * slope1") for row in mine["score * temp"] | mine["alibi"])

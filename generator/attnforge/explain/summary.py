@@ -12,8 +12,8 @@ from ..expressions.inputs import Axis
 from ..expressions.tree import Node
 from ..language.spec import Spec
 from ..plan import loops, plan
+from ..plan.arguments import Argument
 from ..plan.leaf import Side
-from ..plan.plan import Argument
 from ..plan.statements import label
 from ..plan.tile_states import TileStates
 from ..printing.spec_text import plain, source

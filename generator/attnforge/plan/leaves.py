@@ -226,7 +226,7 @@ class Reader:
         load = f"tl.load({self._place(given)}){CASTS[given.dtype]}"
         if given.default is None:
             return load
-        return f"default_{given.name}(h, Hq) if {given.name}_ptr is None else {load}"
+        return f"{given.name}_default(h, Hq) if {given.name}_ptr is None else {load}"
 
     def _row(self, leaf: Leaf) -> list[Statement]:
         given, kind = leaf.input, leaf.row_axis.kind
@@ -321,8 +321,8 @@ class Reader:
         for given in self.spec.inputs:
             if given.scan:
                 rest = f"{self.own}_first, {self.own}_last, {shift}, first, full_first, full_last, last, {block}"
-                call = f"in_documents({self.base(given)}, {given.name}_stride_part, {given.name}_stride_token, {rest})"
-                found.append(Statement("first, full_first, full_last, last", call))
+                place = f"{self.base(given)}, {given.name}_stride_part, {given.name}_stride_token"
+                found.append(Statement("first, full_first, full_last, last", f"keep_documents({place}, {rest})"))
         return tuple(found)
 
     @cached_property

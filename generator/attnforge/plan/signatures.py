@@ -264,7 +264,7 @@ class Signatures(SharedParameters):
             f"backward_{given.name}",
             (
                 *self._operands("q_desc", "k_desc", "v_desc", "dout_desc"),
-                Parameter(f"d{given.name}_ptr", "*fp32", f"{leaf.name}_sum", written=True),
+                Parameter(f"{leaf.name}_sum_ptr", "*fp32", f"{leaf.name}_sum", written=True),
                 Parameter("lse_ptr", "*fp32", "lse"),
                 Parameter("delta_ptr", "*fp32", "delta"),
                 *self._sizes(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..expressions.inputs import ROW_AXES, Input, RuntimeOption
 from ..language.spec import Spec
 from . import loops
-from .plan import Argument
+from .arguments import Argument
 
 
 def sample(argument: Argument, shape: str, spec: Spec) -> str:

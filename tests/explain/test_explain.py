@@ -59,6 +59,8 @@ MASKS = {
     "limits": 'mask: [expr: "k // width <= q // width and k < until and far > 0.75 * under"]\n'
     "inputs: {width: {axes: [], dtype: int, min: 5, max: 9}, until: {axes: [query], dtype: int, min: 8, max: 80}, "
     "far: {axes: [key], min: -2, max: 0.5}, under: {axes: [], max: -1.5}}\n",
+    "ends of tiles": 'mask: [expr: "k <= q + q_first and q - k < k_last"]\n'
+    "inputs: {q_first: {axes: [], dtype: int}, k_last: {axes: [], dtype: int, min: 3}}\n",
     "packed": "layout: packed\nmask: [causal]\n",
     "segments": "mask: [causal, segments]\n",
     "tree": "mask: [tree]\n",

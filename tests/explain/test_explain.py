@@ -59,6 +59,8 @@ MASKS = {
     "limits": 'mask: [expr: "k // width <= q // width and k < until and far > 0.75 * under"]\n'
     "inputs: {width: {axes: [], dtype: int, min: 5, max: 9}, until: {axes: [query], dtype: int, min: 8, max: 80}, "
     "far: {axes: [key], min: -2, max: 0.5}, under: {axes: [], max: -1.5}}\n",
+    "ends of tiles": 'mask: [expr: "k <= q + q_first and q - k < k_last"]\n'
+    "inputs: {q_first: {axes: [], dtype: int}, k_last: {axes: [], dtype: int, min: 3}}\n",
     "packed": "layout: packed\nmask: [causal]\n",
     "segments": "mask: [causal, segments]\n",
     "tree": "mask: [tree]\n",
@@ -137,10 +139,11 @@ def test_visits_are_those_of_the_generated_code(load: Load, name: str) -> None:
     visit = generated_walk(loaded, "key_tiles")
     for q_len, k_len, m, n in ((64, 64, 8, 8), (50, 90, 16, 7), (90, 40, 32, 64)):
         found = mask(loaded, q_len, k_len)
+        given = {f"in_{name}": number for name, number in found.numbers.items()}
         wanted = np.full((-(-q_len // m), -(-k_len // n)), SKIPPED)
         for row in range(wanted.shape[0]):
             first = row * m + k_len - q_len
-            scene = {**found.numbers, "q_len": q_len, "k_len": k_len, "BLOCK_N": n}
+            scene = {**given, "q_len": q_len, "k_len": k_len, "BLOCK_N": n}
             for lo, full_lo, full_hi, hi in visit(scene | {"q_first": first, "q_last": min(first + m, k_len) - 1}):
                 wanted[row, lo:hi] = MASKED
                 wanted[row, full_lo:full_hi] = PLAIN
@@ -154,10 +157,11 @@ def test_visits_of_tiles_of_keys_are_those_of_the_generated_code(load: Load, nam
     visit = generated_walk(loaded, "query_tiles")
     for q_len, k_len, m, n in ((64, 64, 8, 8), (50, 90, 16, 7), (90, 40, 32, 64)):
         found = mask(loaded, q_len, k_len)
+        given = {f"in_{name}": number for name, number in found.numbers.items()}
         wanted = np.full((-(-q_len // m), -(-k_len // n)), SKIPPED)
         for column in range(wanted.shape[1]):
             first = column * n
-            scene = {**found.numbers, "q_len": q_len, "k_len": k_len, "BLOCK_M": m}
+            scene = {**given, "q_len": q_len, "k_len": k_len, "BLOCK_M": m}
             for lo, full_lo, full_hi, hi in visit(scene | {"k_first": first, "k_last": min(first + n, k_len) - 1}):
                 wanted[lo:hi, column] = MASKED
                 wanted[full_lo:full_hi, column] = PLAIN
@@ -582,10 +586,10 @@ def test_lines_are_traced_to_their_terms(load: Load) -> None:
             assert [labels[owner] for owner in owners] == named, row
     assert "some &= k_first <= q_last  # causal" in mine["causal"]
     assert any(row.startswith("every &= ") for row in mine["ks > 2"])
-    assert any(row.startswith("ks_k = load_vector(") for row in mine["ks > 2"])
-    assert any(row.startswith("temp = tl.load(") for row in mine["score * temp"])
-    assert any(row.startswith("temp_sum += ") for row in mine["score * temp"])
-    assert any(row.startswith("slopes_sum += ") for row in mine["alibi"])
+    assert any(row.startswith("in_ks_k = load_vector(") for row in mine["ks > 2"])
+    assert any(row.startswith("in_temp = tl.load(") for row in mine["score * temp"])
+    assert any(row.startswith("in_temp_sum += ") for row in mine["score * temp"])
+    assert any(row.startswith("in_slopes_sum += ") for row in mine["alibi"])
     slopes = [row for row in mine["softcap"] if row.startswith("ds = ds * slope")]
     assert len(slopes) == 1
     assert not any(row.startswith("ds = ds * slope1") for row in mine["score * temp"] | mine["alibi"])

@@ -1,78 +1,74 @@
-"""A name that a spec may give never meets a name of the generated code's own."""
+"""The names that a spec may give: all that the language does not use itself."""
 
 from __future__ import annotations
 
-import ast
+import io
+import itertools
 import re
+import tokenize
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from attnforge.language import names, spec
+from attnforge.plan.names_in_code import prefixed
 from attnforge.render import render
 from attnforge.source import resources
 
-COMPREHENSIONS = (ast.GeneratorExp, ast.ListComp, ast.SetComp, ast.DictComp)
-# the plan picks other stems where a keyword begins like these
-AVOIDED = r"(?:part|slope)_*\d+(?:_\d+)?"
-SCORE = "score:\n  - expr: 'score * tanh(score) + {0}'\ninputs:\n  mine: {{axes: {1}{2}}}\n"
-SPECS = {
-    "head": "mask: [causal]\n" + SCORE.format("mine", "[head]", ", grad: true"),
-    "scan": "rope: {layout: half}\n" + SCORE.format("mine[k]", "[batch, token]", ", grad: true, scan: cumsum"),
-    "packed_scan": "layout: packed\n" + SCORE.format("mine[q]", "[token, head]", ", grad: true, scan: cumsum"),
-    "rows": "rope: {layout: interleaved, dims: 8}\n" + SCORE.format("mine", "[batch, query]", ", grad: true"),
-    "number": SCORE.format("mine", "[]", ""),
-    "mask": "mask:\n  - expr: q - k < mine\ninputs:\n  mine: {axes: [batch], dtype: int}\n",
-}
+ROOT = Path(__file__).parents[2]
+PREFIX = r"\bin\d*_\w+"
+WORDS = st.lists(st.sampled_from(["x", "q", "ptr", "sum", "stride", "head", "at1"]), min_size=1, max_size=4)
 
 
-def neighbours(function: ast.FunctionDef) -> set[str]:
-    """The names in a function that reads `mine`, but for those that live in a comprehension that does not."""
-    found: set[str] = set()
-    pending: list[ast.AST] = [function]
-    while pending:
-        node = pending.pop()
-        inside = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
-        if isinstance(node, COMPREHENSIONS) and "mine" not in inside:
-            own = {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-            found |= inside - own
-            continue
-        if isinstance(node, ast.Name):
-            found.add(node.id)
-        elif isinstance(node, ast.arg):
-            found.add(node.arg)
-        elif isinstance(node, ast.FunctionDef) and node is not function:
-            found.add(node.name)
-        pending += ast.iter_child_nodes(node)
-    return found if "mine" in found else set()
+@given(st.sets(WORDS.map("_".join), max_size=6), WORDS.map("_".join))
+def test_no_suffix_makes_two_names_meet(found: set[str], suffix: str) -> None:
+    own = prefixed(sorted(found))
+    endings = {suffix, *("_".join(name.split("_")[i:]) for name in found for i in range(1, 4))} - {""}
+    made = [{code, *(f"{code}_{ending}" for ending in endings)} for code in own.values()]
+    for one, other in itertools.combinations(made, 2):
+        assert not one & other
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", SPECS)
-def test_no_name_of_generated_functions_is_free_for_a_keyword(kind: str, tmp_path: Path) -> None:
-    path = tmp_path / "variant.yaml"
-    path.write_text("name: variant\n" + SPECS[kind])
+def test_prefixes_differ_where_one_name_goes_on_from_another() -> None:
+    assert prefixed(["x", "x_ptr", "x_ptr_q", "xy"]) == {
+        "x": "in_x",
+        "x_ptr": "in2_x_ptr",
+        "x_ptr_q": "in3_x_ptr_q",
+        "xy": "in_xy",
+    }
+
+
+@pytest.mark.parametrize("folder", ["kernels", "host", "macros"])
+def test_no_name_of_the_templates_has_the_prefix(folder: str) -> None:
+    for path in (ROOT / "templates" / folder).glob("*.jinja"):
+        assert not re.findall(PREFIX, path.read_text()), path
+
+
+@pytest.mark.parametrize("name", ["packed_log_decay", "pair_bias", "runtime_window", "tree_decoding"])
+def test_all_that_has_the_prefix_is_made_of_a_name_of_the_user(name: str) -> None:
+    path = ROOT / "specs" / f"{name}.yaml"
     loaded = spec.load(path, terms=resources.terms_for(path))
-    met = set()
-    for text in (*render.render(loaded).values(), render.export(loaded, "flex")):
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.FunctionDef):
-                met |= neighbours(node)
-    assert "mine" in met
-    derived = {name for name in met if name.startswith("mine_")}
-    assert {name for name in derived if names.wrong_keyword(name) is None} == set()
-    free = {name for name in met - derived - {"mine"} if names.wrong_keyword(name) is None}
-    assert {name for name in free if not re.fullmatch(AVOIDED, name)} == set()
+    mine = [given.name for given in loaded.inputs] + [option.keyword for option in loaded.options]
+    files = render.render(loaded)
+    for file in ("kernels.py", "launch.py", "api.py", "reference.py"):
+        tokens = tokenize.generate_tokens(io.StringIO(files[file]).readline)
+        words = {token.string for token in tokens if token.type == tokenize.NAME}
+        assert any(word.startswith(f"in_{mine[0]}") for word in words), file
+        assert all(word.startswith(tuple(f"in_{x}" for x in mine)) for word in words if re.fullmatch(PREFIX, word))
+        if file in ("kernels.py", "launch.py"):
+            assert not words & set(mine)
 
 
-@pytest.mark.parametrize("name", ["temp", "slopes", "log_decay", "window", "prefix_len", "x", "a", "size"])
+@pytest.mark.parametrize(
+    "name", ["temp", "slopes", "x", "acc", "m", "key_tiles", "torch", "self", "print", "x_stride_head", "part0", "in_x"]
+)
 def test_names_that_are_free(name: str) -> None:
     assert names.wrong_keyword(name) is None
 
 
-@pytest.mark.parametrize(
-    "name", ["", "_a", "A", "a-b", "é", "a" * 41, "lambda", "print", "score", "k_len", "scale", "acc"]
-)
+@pytest.mark.parametrize("name", ["", "_a", "A", "a-b", "é", "a" * 41, "lambda", "score", "exp", "k_len", "scale"])
 def test_names_that_are_not(name: str) -> None:
     assert names.wrong_keyword(name)
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from ..language.spec import Spec
 from ..plan import formula, plan, reference
-from ..plan.plan import Argument, Plan
+from ..plan.arguments import Argument
+from ..plan.plan import Plan
 from ..render import render
 from . import markdown, summary
 from .explain import Drawn

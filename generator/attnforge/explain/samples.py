@@ -7,6 +7,7 @@ one is asked for, head 0.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -106,7 +107,12 @@ def take(spec: Spec, given: Given | None = None) -> Sample:
 
 def _value(name: str, value: Node) -> str:
     """A note of a parameter's rule and value."""
-    return f"{name} = {source(value)}" + ("" if value.op == "num" else f" = {{{name}}}")
+    return f"{name} = {source(value)}" + ("" if value.op == "num" else f" = {{{_apart(name)}}}")
+
+
+def _apart(name: str) -> str:
+    """The name of a number, marked where it is what ends or extremes of tiles are called."""
+    return f"#{name}" if re.fullmatch(r"[qk]_(first|last)|\w+_(least|most)", name) else name
 
 
 def _int(value: int) -> Node:
@@ -200,6 +206,7 @@ class _Taken:
     def _number(
         self, name: str, label: str, value: Node, least: float | None = None, most: float | None = None
     ) -> Node:
+        name = _apart(name)
         self.parameters.setdefault(name, Parameter(name, label, value, least, most))
         return Node("local", (), name, value.type)
 

@@ -9,9 +9,9 @@ from ..expressions.inputs import Axis
 from ..expressions.tree import Node
 from ..language.spec import Spec
 from ..plan import plan, tile_ranges
+from ..plan.arguments import Argument
 from ..plan.formula import Section, derivatives, formula, written
 from ..plan.leaf import Side
-from ..plan.plan import Argument
 from ..plan.tile_states import TileStates
 from ..tiling import ranges
 

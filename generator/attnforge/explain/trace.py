@@ -44,8 +44,9 @@ def lines(spec: Spec, text: str) -> list[frozenset[int]]:
 
 
 def _marks(spec: Spec) -> list[_Marks]:
-    marks = [_Marks() for _ in (*spec.masks, *spec.scores)]
     planned = plan.build(spec)
+    spec = planned.spec  # with the names that the text has
+    marks = [_Marks() for _ in (*spec.masks, *spec.scores)]
     for view in (planned.by_query, planned.by_key, *(pair.view for pair in planned.signatures.pairs)):
         texts = [statement.value for statement in (*view.keep[: len(spec.masks)], *view.score)]
         nodes = [*(mask.keep for mask in spec.masks), *(score.score for score in spec.scores)]

@@ -11,7 +11,8 @@ from ..expressions.inputs import Axis, Input
 from ..expressions.tree import Node
 from ..language.spec import Spec
 from ..plan import storage
-from ..plan.plan import Argument
+from ..plan.arguments import Argument
+from ..plan.names_in_code import in_code
 from ..plan.statements import names
 from ..printing import printers
 
@@ -61,6 +62,7 @@ class Flex:
     mask_heads: str
     read_at_both: tuple[str, ...]  # inputs that need a key for each query
     words: frozenset[str]  # all that these texts name
+    tiles: str  # the keyword that takes a mask's tiles
 
 
 def build(spec: Spec, arguments: Iterable[Argument], guarded: bool) -> Flex:
@@ -72,6 +74,7 @@ def build(spec: Spec, arguments: Iterable[Argument], guarded: bool) -> Flex:
         raise Inexpressible(
             "FlexAttention has no dropout: its functions see scores, never the weights after the softmax"
         )
+    arguments, spec = tuple(arguments), in_code(spec)
     taken = tuple(a for a in arguments if a.name not in _OUTSIDE)
     scores = [_whole(_bound(term.score, spec)) for term in spec.scores]
     masks = [_bound(mask.keep, spec) for mask in spec.masks]
@@ -99,9 +102,15 @@ def build(spec: Spec, arguments: Iterable[Argument], guarded: bool) -> Flex:
         mask=tuple(mask),
         mask_batch="q.shape[0]" if "b" in _words(mask) else "None",
         mask_heads="q.shape[1]" if "h" in _words(mask) else "None",
-        read_at_both=tuple(i.name for i in spec.inputs if "token" in i.kinds),
+        read_at_both=tuple(i.keyword for i in spec.inputs if "token" in i.kinds),
         words=frozenset(words),
+        tiles=_free("tiles", {a.name for a in arguments}),
     )
+
+
+def _free(name: str, taken: Collection[str]) -> str:
+    """The name, longer by as much as it takes for a keyword that nobody has."""
+    return _free(f"{name}_", taken) if name in taken else name
 
 
 def _line(name: str, text: str, label: str) -> str:

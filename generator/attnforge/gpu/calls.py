@@ -11,7 +11,8 @@ from ..expressions.inputs import Axis
 from ..language.domain import Domain
 from ..language.spec import Spec
 from ..plan import suite_inputs
-from ..plan.plan import Argument, Plan
+from ..plan.arguments import Argument
+from ..plan.plan import Plan
 
 if TYPE_CHECKING:
     import torch

@@ -48,7 +48,7 @@ class ScoreTerm:
 
 @dataclass(frozen=True)
 class Spec:
-    """One attention variant. Names of options and inputs are final: unique, and free of the kernels' own names."""
+    """One attention variant. Names of options and inputs are final, and unique."""
 
     name: str
     description: str

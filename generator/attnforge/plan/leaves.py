@@ -226,7 +226,7 @@ class Reader:
         load = f"tl.load({self._place(given)}){CASTS[given.dtype]}"
         if given.default is None:
             return load
-        return f"default_{given.name}(h, Hq) if {given.name}_ptr is None else {load}"
+        return f"{given.name}_default(h, Hq) if {given.name}_ptr is None else {load}"
 
     def _row(self, leaf: Leaf) -> list[Statement]:
         given, kind = leaf.input, leaf.row_axis.kind
@@ -330,7 +330,7 @@ class Reader:
             if given.scan:
                 place = (self.base(given), f"{given.name}_stride_part", f"{given.name}_stride_token")
                 own, tiles = (f"{self.own}_first", f"{self.own}_last"), ("first", "full_first", "full_last", "last")
-                found.append(Call(", ".join(tiles), "in_documents", (*place, *own, shift, *tiles, block)))
+                found.append(Call(", ".join(tiles), "keep_documents", (*place, *own, shift, *tiles, block)))
         return tuple(found)
 
     @cached_property

@@ -42,7 +42,7 @@ class Parameter:
     @property
     def varies(self) -> bool:
         """Whether the compiler must not bind itself to this value: lengths and options change from call to call."""
-        return self.type in ("i32", "i64") and "_stride_" not in self.name
+        return self.type in ("i32", "i64") and (self.own or "_stride_" not in self.name)
 
 
 @dataclass(frozen=True)

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
-from ..expressions.folding import LARGEST
-from ..expressions.inputs import Axis, Input
-from ..expressions.tree import Node
+from ..expressions.inputs import Input
 from ..language.spec import Spec
-from ..printing import printers
-from . import common_values, rotation, running_sums, sections, storage, tile_ranges, tiles
+from . import arguments, common_values, rotation, running_sums, sections, tile_ranges, tiles
 from .analysis import Analysis, analyse
+from .arguments import Argument
 from .common_values import CommonValues
 from .layout import reduced, scan_view
+from .names_in_code import in_code
 from .parameters import Kernel
 from .positions import Positions
 from .score_terms import Sum, View
@@ -25,29 +22,6 @@ from .signatures import Signatures
 from .storage import Storage
 from .tile_ranges import TileRange
 from .tile_states import TileStates
-
-
-@dataclass(frozen=True)
-class Argument:
-    """A keyword argument of `attention` and `reference` that stems from a term, an input or the rope."""
-
-    name: str
-    kind: Literal["tensor", "scalar"]
-    dtype: Literal["float", "int", "bool"]
-    axes: tuple[Axis, ...] = ()  # of a tensor
-    grad: bool = False
-    scan: bool = False
-    optional: bool = False
-    default: str | None = None  # torch text that makes it when it is not given
-    value: str | None = None  # of a scalar: the default in the signature
-    minimum: float | None = None
-    maximum: float | None = None
-    doc: str = ""
-
-    @property
-    def pairs(self) -> bool:
-        """Whether it has a query and a key axis: leading axes may be missing then."""
-        return {"query", "key"} <= {axis.kind for axis in self.axes}
 
 
 @dataclass(frozen=True)
@@ -80,7 +54,7 @@ class Pass:
 class Plan:
     """All that templates know of a variant."""
 
-    analysis: Analysis
+    analysis: Analysis  # its spec has the names in code for inputs and options
     arguments: tuple[Argument, ...]
     signatures: Signatures
     sections: tuple[Section, ...]  # of the file of kernels
@@ -151,12 +125,12 @@ class Plan:
     @property
     def tensors(self) -> tuple[str, ...]:
         """What the backward pass needs of the operator's tensors."""
-        return ("q", "k", "v", *self.storage.cuts, *(a.name for a in self.arguments if a.kind == "tensor"))
+        return ("q", "k", "v", *self.storage.cuts, *(a.code for a in self.arguments if a.kind == "tensor"))
 
     @property
     def numbers(self) -> tuple[str, ...]:
         """What the backward pass needs of the operator's numbers."""
-        return (*self.storage.limits, *(a.name for a in self.arguments if a.kind == "scalar"), "scale")
+        return (*self.storage.limits, *(a.code for a in self.arguments if a.kind == "scalar"), "scale")
 
     @property
     def prepared(self) -> tuple[str, ...]:
@@ -175,9 +149,14 @@ class Plan:
         return (*self.tensors, *self.storage.limits, *(("_seed_kind(seed)",) if self.spec.dropout else ()))
 
     @property
-    def floats(self) -> tuple[str, ...]:
-        """The tensors that a caller could want a gradient of."""
-        return ("q", "k", "v", *(a.name for a in self.arguments if (a.kind, a.dtype) == ("tensor", "float")))
+    def floats(self) -> tuple[Argument, ...]:
+        """The tensors beside q, k and v that a caller could want a gradient of."""
+        return tuple(a for a in self.arguments if (a.kind, a.dtype) == ("tensor", "float"))
+
+    @property
+    def renamed(self) -> bool:
+        """Whether generated code has names of its own for some arguments."""
+        return any(a.renamed for a in self.arguments)
 
     @property
     def learned_names(self) -> tuple[str, ...]:
@@ -252,6 +231,7 @@ class Plan:
 
 def build(spec: Spec) -> Plan:
     """Works out all that the templates print."""
+    taken, spec = arguments.build(spec), in_code(spec)
     analysis = analyse(spec)
     signatures = Signatures(analysis)
     views = (analysis.by_query, analysis.by_key, *(pair.view for pair in signatures.pairs))
@@ -267,67 +247,9 @@ def build(spec: Spec) -> Plan:
 
     return Plan(
         analysis,
-        tuple(_arguments(spec)),
+        taken,
         signatures,
         sections.build(signatures, frozenset(helpers), tuple(x for x in spec.inputs if x.default)),
         tuned,
         tiles.Tables({arch: also(table) for arch, table in given.half.items()}, also(given.single)),
     )
-
-
-# beyond it the sums of two positions or bounds could leave int32
-_MOST = {"int": LARGEST, "float": None}
-
-
-def _arguments(spec: Spec) -> Iterable[Argument]:
-    if spec.rope:
-        yield Argument("cos", "tensor", "float", doc="cosines of the angles, row p for position p")
-        yield Argument("sin", "tensor", "float", doc="sines of the angles, row p for position p")
-        rows = storage.of(spec).kept(Input("positions", (Axis("batch"), Axis("token"))))
-        yield Argument(
-            "positions", "tensor", "int", rows, optional=True, doc="rows of cos and sin, for keys and queries"
-        )
-    for option in spec.options:
-        most = option.maximum if option.maximum is not None else _MOST[option.type]
-        least = -LARGEST if option.type == "int" and option.minimum is None else option.minimum
-        yield Argument(option.keyword, "scalar", option.type, minimum=least, maximum=most)
-    for given in spec.inputs:
-        # a number that is whole stays within what kernels count in
-        least, most = (-LARGEST, LARGEST) if not given.axes and given.dtype == "int" else (None, None)
-        yield Argument(
-            given.name,
-            "tensor" if given.axes else "scalar",
-            given.dtype,
-            given.axes,
-            grad=given.grad,
-            minimum=least if given.minimum is None else given.minimum,
-            maximum=most if given.maximum is None else given.maximum,
-            scan=given.scan is not None,
-            default=_default(given) if given.default is not None else None,
-            doc=given.description,
-        )
-    if spec.sink:
-        doc = "a logit of each head that joins the denominator of the softmax and carries no value"
-        yield Argument("sinks", "tensor", "float", (Axis("head"),), grad=spec.algorithm.backward, doc=doc)
-    if spec.dropout:
-        yield Argument(
-            "dropout_p", "scalar", "float", value="0.0", minimum=0, doc="share of the weights to drop, below 1"
-        )
-        yield Argument("seed", "scalar", "int", value="None", doc="tells which weights are dropped; needed if any are")
-
-
-def _default(given: Input) -> str:
-    """Torch text of an input's default; api and reference have heads, device and dtype in scope."""
-    assert given.default is not None
-    node = given.default
-    if not given.axes or not any(n.op == "var" and n.value == "h" for n in node.walk()):
-        ones = "(" + "1, " * len(given.axes) + ")"
-        return f"torch.full({ones}, {printers.torch(node, _plain)}, dtype=dtype, device=device)"
-    text = printers.torch(node, _plain)
-    shape = tuple(-1 if kind == "head" else 1 for kind in given.kinds)
-    view = "" if len(shape) == 1 else f".view({', '.join(map(str, shape))})"
-    return f"(lambda h: {text})(torch.arange(heads, device=device)){view}.to(dtype)"
-
-
-def _plain(node: Node) -> str:
-    return str(node.value)

@@ -15,8 +15,9 @@ from ..expressions.tree import SCORE, Node
 from ..language.spec import Spec
 from ..printing import printers
 from . import running_sums, storage, suite_cases, suite_inputs
+from .arguments import Argument
 from .finite import tame
-from .plan import Argument
+from .names_in_code import in_code
 from .statements import names
 from .storage import Storage
 
@@ -56,8 +57,8 @@ class Oracle:
 
     keep: tuple[Line, ...]
     score: tuple[Line, ...]
-    prepare: dict[str, str]  # input -> text that turns it into what the terms read
-    slices: dict[str, str]  # input -> its part of one packed sequence
+    prepare: dict[str, str]  # input, by its name in code -> text that turns it into what the terms read
+    slices: dict[str, str]  # the same -> its part of one packed sequence
     far: tuple[tuple[int, int, int], ...]  # queries, keys and heads of calls in which the numbers of the spec decide
     guarded: bool  # whether terms read the score and inputs through `visible`
     sequence: bool  # whether terms read the number of the packed sequence
@@ -95,24 +96,25 @@ def smooth() -> str:
 
 def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
     """Prints the terms of a spec for its reference; `arguments` are the plan's."""
-    cut = running_sums.by_documents(spec)
+    own = in_code(spec)
+    cut = running_sums.by_documents(own)
     inputs = {i.name: i for i in cut.inputs}
-    guarded = bool(cut.masks) and not all(tame(term.score, inputs) for term in spec.scores)
-    leaf = _Leaf(spec, inputs, guarded)
+    guarded = bool(cut.masks) and not all(tame(term.score, inputs) for term in own.scores)
+    leaf = _Leaf(own, inputs, guarded)
     keep: list[Line] = []
     for mask in cut.masks:
         node = Node("and", (_KEEP, mask.keep), None, "bool") if keep else mask.keep
         text = printers.torch(node, leaf)
         keep.append(Line(f"torch.as_tensor({text})" if printers.is_scalar(node) else text, _one_line(mask.label)))
     score = []
-    for term in spec.scores:
+    for term in own.scores:
         text = printers.torch(_value(_sheltered(term.score, inputs)), leaf)
         if any(n.op == "input" and inputs[str(n.value)].scan for n in term.score.walk()):
             text = f"({text}).to(dtype)"
         score.append(Line(text, _one_line(term.label)))
-    read = [n for term in spec.scores for n in term.score.walk() if n.op == "input"]
-    terms = [*(mask.keep for mask in spec.masks), *(term.score for term in spec.scores)]
-    far = whole_numbers.stretched(terms, whole_numbers.limits(spec.inputs, spec.options))
+    read = [n for term in own.scores for n in term.score.walk() if n.op == "input"]
+    terms = [*(mask.keep for mask in own.masks), *(term.score for term in own.scores)]
+    far = whole_numbers.stretched(terms, whole_numbers.limits(own.inputs, own.options))
     stored = storage.of(spec)
     shapes = {i.name: _shape(i, stored) for i in spec.inputs if i.axes}
     counts = {i.name: len(stored.kept(i)) for i in spec.inputs if i.axes}
@@ -128,7 +130,7 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
         keep=tuple(keep),
         score=tuple(score),
         prepare={i.name: text for i in cut.inputs[::-1] if (text := _prepare(i, leaf.gathered, far))},
-        slices={i.name: _slice(i) for i in spec.inputs if i.axes},
+        slices={i.name: _slice(i) for i in own.inputs if i.axes},
         far=tuple((*lengths, suite_cases.heads(spec)) for lengths in suite_cases.cases(spec)),
         guarded=guarded,
         sequence=leaf.sequence or (spec.packed and spec.dropout),
@@ -138,7 +140,7 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
         sample_sizes=suite_inputs.sizes(samples.values(), spec),
         narrowed=suite_inputs.narrowed({name: axes for name, axes in broad.items() if axes}),
         summed=suite_inputs.summed(spec),
-        added=_added(spec, inputs),
+        added=_added(own, inputs),
         faint=any(inputs[str(n.value)].dtype == "float" for n in read),
         optional=tuple(a.name for a in arguments if a.optional or a.default),
         token_axes=tuple(i.name for i in spec.inputs if "token" in i.kinds),
@@ -155,7 +157,7 @@ def _added(spec: Spec, inputs: dict[str, Input]) -> tuple[str, ...]:
     plain = last.op == "+" and last.args[0] == SCORE and last.args[1].op == "input" and not last.args[1].args
     given = inputs[str(last.args[1].value)] if plain else None
     free = given and given.minimum is given.maximum is None and not given.scan and given.pairs
-    return (given.name,) if given and free and given.dtype == "float" else ()
+    return (given.keyword,) if given and free and given.dtype == "float" else ()
 
 
 def _value(score: Node) -> Node:

@@ -107,7 +107,7 @@ def _part(given: Input, word: str, part: int) -> Input:
 
 
 def _mask(given: Input, keep: Node) -> MaskTerm:
-    return MaskTerm(f"a document of {given.source}", keep)
+    return MaskTerm(f"a document of {given.keyword or given.source}", keep)
 
 
 def _read(given: Input, place: Node) -> Node:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
@@ -129,7 +128,7 @@ class View(Reader):
             nodes = {n: self.leaf(n) for n in score.walk() if n.op == "input"}
             wanted = {n: Sum(leaf) for n, leaf in nodes.items() if Sum(leaf) in self.learned}
             slopes = [calculus.simplify(calculus.derivative(score, x)) for x in (SCORE, *wanted)]
-            parts, roots = sharing.share([self._value(score), *map(self.beside_tiles, slopes)], self._fresh("part"))
+            parts, roots = sharing.share([self._value(score), *map(self.beside_tiles, slopes)], "part")
             found.append(_Shared(parts, roots[0], roots[1:], [self.reach(s) for s in slopes], tuple(wanted.values())))
         return tuple(found)
 
@@ -139,7 +138,7 @@ class View(Reader):
         taken = 0
         terms = []
         for i, shared in enumerate(self._shared):
-            names = {old: f"{self._fresh('part')}{taken + j}" for j, (old, _) in enumerate(shared.parts)}
+            names = {old: f"part{taken + j}" for j, (old, _) in enumerate(shared.parts)}
             taken += len(shared.parts)
             before = [Statement(names[old], self.text(_renamed(node, names))) for old, node in shared.parts]
             named: list[Slope] = []
@@ -151,7 +150,7 @@ class View(Reader):
                 elif slope.op == "neg" and slope.args[0] == Node("num", value=1.0):
                     named.append(Slope(None, "-"))
                 else:
-                    name = f"{self._fresh('slope')}{i}" + (f"_{j}" if j else "")
+                    name = f"slope{i}" + (f"_{j}" if j else "")
                     before.append(Statement(name, self.text(slope)))
                     wild = bool(reach) and not _finite(slope)
                     named.append(Slope(name, thin=wild and reach != {"q", "k"}))
@@ -216,13 +215,6 @@ class View(Reader):
     def added(self) -> tuple[Statement, ...]:
         """The statements that add up gradients of inputs."""
         return tuple(self._added(total, slope) for term in self.terms for total, slope in term.sums)
-
-    def _fresh(self, stem: str) -> str:
-        """The stem of names that no keyword of the spec begins with."""
-        keywords = [i.name for i in self.spec.inputs] + [o.keyword for o in self.spec.options]
-        while any(re.match(stem + r"\d", keyword) for keyword in keywords):
-            stem += "_"
-        return stem
 
     def idle(self, total: Sum) -> bool:
         """True if a row's sum is 0 without a gradient of the LSE: adding a constant to a row changes no weight."""

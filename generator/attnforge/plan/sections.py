@@ -61,7 +61,7 @@ def _ranges(s: Signatures) -> Iterator[Function]:
     if not told and "q" in walks:
         yield Function("portable/tiles.jinja", "range_function", (a.queries,))
     if s.scanned:
-        yield Function("portable/tiles.jinja", "in_documents")
+        yield Function("portable/tiles.jinja", "keep_documents")
 
 
 def _states(s: Signatures) -> Iterator[Function]:

@@ -24,6 +24,7 @@ LONGEST = 2**14  # keys of them at most
 _STEP = 2  # from a row that is looked at to the next one; a number that a length was made of is the place of one
 _SEEDS = 3  # draws of the call's tensors, in all of which a number has to decide
 _FAINT = 1e-5  # of a score: less is not told from roundings
+_BOUNDS = "#bounds"  # in an Env, where no input is called that
 
 Env = dict[str, Any]
 
@@ -198,7 +199,7 @@ def _places(spec: Spec, shape: tuple[int, int], seed: int) -> Iterator[Env]:
         keys = {place + beside for place in centres for beside in (-1, 0, 1)}
         for k in sorted(k for k in keys if 0 <= k < k_len):
             for h in range(many):
-                yield {**options, **lengths, "q": q, "k": k, "h": h, "kv_h": h, "seed": seed, "bounds": bounds}
+                yield {**options, **lengths, "q": q, "k": k, "h": h, "kv_h": h, "seed": seed, _BOUNDS: bounds}
 
 
 class _Read:
@@ -221,7 +222,7 @@ class _Read:
             return share > 0.3
         if given.dtype == "float":
             return suite_inputs.between(given, 2 * share - 1)
-        end = env["k_len"] + 1 if given.name in env["bounds"] else 3
+        end = env["k_len"] + 1 if given.name in env[_BOUNDS] else 3
         return suite_inputs.between(given, int(suite_inputs.between(given, 0)) + int(share * end))
 
 

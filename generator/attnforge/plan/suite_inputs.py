@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from ..expressions.inputs import ROW_AXES, Input, RuntimeOption
 from ..language.spec import Spec
 from . import storage, tile_ranges
-from .plan import Argument
+from .arguments import Argument
 from .statements import names
 
 _SIZES = {

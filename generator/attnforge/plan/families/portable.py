@@ -353,7 +353,7 @@ def _pair(p: SharedParameters, leaf: Leaf) -> Pair:
         f"backward_{given.name}",
         (
             *p.operands("q_desc", "k_desc", "v_desc", "dout_desc"),
-            Parameter(f"d{given.name}_ptr", "*fp32", total.name, written=True),
+            Parameter(f"{total.name}_ptr", "*fp32", total.name, written=True),
             Parameter("lse_ptr", "*fp32", "lse"),
             Parameter("delta_ptr", "*fp32", "delta"),
             *p.sizes(),
@@ -370,7 +370,7 @@ def _pair(p: SharedParameters, leaf: Leaf) -> Pair:
             "opened": needed((*programs.rows(a, "q")[:2], programs.rows(a, "q")[3], *a.scaled), reads(inner)),
             "visit": (Loop("i", "0", "batches * heads", inner),),
         },
-        texts={"input": given.name, "sum": total.name},
+        texts={"input": given.keyword, "sum": total.name},
     )
     return Pair(leaf, view, kernel, batch, heads)
 

@@ -1,0 +1,110 @@
+"""The keyword arguments of `attention` that stem from a spec."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from ..expressions.folding import LARGEST
+from ..expressions.inputs import Axis, Input
+from ..expressions.tree import Node
+from ..language.spec import Spec
+from ..printing import printers
+from . import storage
+from .names_in_code import names_in_code
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A keyword argument of `attention` and `reference` that stems from a term, an input or the rope."""
+
+    name: str
+    kind: Literal["tensor", "scalar"]
+    dtype: Literal["float", "int", "bool"]
+    axes: tuple[Axis, ...] = ()  # of a tensor
+    grad: bool = False
+    scan: bool = False
+    optional: bool = False
+    default: str | None = None  # torch text that makes it when it is not given
+    value: str | None = None  # of a scalar: the default in the signature
+    minimum: float | None = None
+    maximum: float | None = None
+    doc: str = ""
+    renamed: str = ""  # its name in code, where that is not what users call it
+
+    @property
+    def code(self) -> str:
+        """What generated code calls it."""
+        return self.renamed or self.name
+
+    @property
+    def pairs(self) -> bool:
+        """Whether it has a query and a key axis: leading axes may be missing then."""
+        return {"query", "key"} <= {axis.kind for axis in self.axes}
+
+
+# beyond it the sums of two positions or bounds could leave int32
+_MOST = {"int": LARGEST, "float": None}
+
+
+def build(spec: Spec) -> tuple[Argument, ...]:
+    """The keyword arguments of a variant, in order."""
+    return tuple(_arguments(spec))
+
+
+def _arguments(spec: Spec) -> Iterable[Argument]:
+    own = names_in_code(spec)
+    if spec.rope:
+        yield Argument("cos", "tensor", "float", doc="cosines of the angles, row p for position p")
+        yield Argument("sin", "tensor", "float", doc="sines of the angles, row p for position p")
+        rows = storage.of(spec).kept(Input("positions", (Axis("batch"), Axis("token"))))
+        yield Argument(
+            "positions", "tensor", "int", rows, optional=True, doc="rows of cos and sin, for keys and queries"
+        )
+    for option in spec.options:
+        most = option.maximum if option.maximum is not None else _MOST[option.type]
+        least = -LARGEST if option.type == "int" and option.minimum is None else option.minimum
+        code = own[option.keyword]
+        yield Argument(option.keyword, "scalar", option.type, minimum=least, maximum=most, renamed=code)
+    for given in spec.inputs:
+        # a number that is whole stays within what kernels count in
+        least, most = (-LARGEST, LARGEST) if not given.axes and given.dtype == "int" else (None, None)
+        yield Argument(
+            given.name,
+            "tensor" if given.axes else "scalar",
+            given.dtype,
+            given.axes,
+            grad=given.grad,
+            minimum=least if given.minimum is None else given.minimum,
+            maximum=most if given.maximum is None else given.maximum,
+            scan=given.scan is not None,
+            default=_default(given) if given.default is not None else None,
+            doc=given.description,
+            renamed=own[given.name],
+        )
+    if spec.sink:
+        doc = "a logit of each head that joins the denominator of the softmax and carries no value"
+        yield Argument("sinks", "tensor", "float", (Axis("head"),), grad=spec.algorithm.backward, doc=doc)
+    if spec.dropout:
+        yield Argument(
+            "dropout_p", "scalar", "float", value="0.0", minimum=0, doc="share of the weights to drop, below 1"
+        )
+        yield Argument("seed", "scalar", "int", value="None", doc="tells which weights are dropped; needed if any are")
+
+
+def _default(given: Input) -> str:
+    """Torch text of an input's default; api and reference have heads, device and dtype in scope."""
+    assert given.default is not None
+    node = given.default
+    if not given.axes or not any(n.op == "var" and n.value == "h" for n in node.walk()):
+        ones = "(" + "1, " * len(given.axes) + ")"
+        return f"torch.full({ones}, {printers.torch(node, _plain)}, dtype=dtype, device=device)"
+    text = printers.torch(node, _plain)
+    shape = tuple(-1 if kind == "head" else 1 for kind in given.kinds)
+    view = "" if len(shape) == 1 else f".view({', '.join(map(str, shape))})"
+    return f"(lambda h: {text})(torch.arange(heads, device=device)){view}.to(dtype)"
+
+
+def _plain(node: Node) -> str:
+    return str(node.value)

@@ -1,0 +1,42 @@
+"""What generated code calls what a user named: a name with a prefix that no name of the code's own begins with.
+
+The code puts suffixes to it: `slopes` is `in_slopes`, in kernels `in_slopes_ptr` and `in_slopes_sum` as well. Where one
+user's name goes on from another one, as `x_ptr` from `x`, its prefix is `in2_`, so that no suffix makes them meet.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+
+from ..expressions.tree import Node
+from ..language.spec import Spec
+
+
+def in_code(spec: Spec) -> Spec:
+    """The spec with its inputs and options under the names that they have in generated code."""
+    own = names_in_code(spec)
+    return dataclasses.replace(
+        spec,
+        masks=tuple(dataclasses.replace(term, keep=_renamed(term.keep, own)) for term in spec.masks),
+        scores=tuple(dataclasses.replace(term, score=_renamed(term.score, own)) for term in spec.scores),
+        inputs=tuple(dataclasses.replace(given, name=own[given.name], keyword=given.name) for given in spec.inputs),
+        options=tuple(dataclasses.replace(option, keyword=own[option.keyword]) for option in spec.options),
+    )
+
+
+def names_in_code(spec: Spec) -> dict[str, str]:
+    """A name in generated code for each input and option."""
+    return prefixed([*(option.keyword for option in spec.options), *(given.name for given in spec.inputs)])
+
+
+def prefixed(names: Iterable[str]) -> dict[str, str]:
+    """A name in generated code for each name, such that no two of them meet whatever suffixes follow."""
+    names = list(names)
+    shorter = {name: sum(name.startswith(f"{other}_") for other in names) for name in names}
+    return {name: f"in{count + 1 if count else ''}_{name}" for name, count in shorter.items()}
+
+
+def _renamed(node: Node, own: Mapping[str, str]) -> Node:
+    value = own[str(node.value)] if node.op in ("input", "option") else node.value
+    return dataclasses.replace(node, args=tuple(_renamed(arg, own) for arg in node.args), value=value)

@@ -303,3 +303,13 @@ def test_first_tiles_neither_serialize_products_nor_spill_unnoticed(
         most = noticed[arch].get(kernel, {}).get(int(head_dim), FEW)
         assert int(spills) <= most, f"{kernel} on {arch} with {tile} spills {spills}"
     assert not [row for row in rows if any("serialized" in warning for warning in row[9:])]
+
+
+def test_the_compiler_takes_the_kernels_of_specs_that_failed_once() -> None:
+    root = Path(__file__).parents[1]
+    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    env["PYTHONPATH"] = str(Path(attnforge.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, root / "frontend.py", root / "found_specs"], env=env, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -39,7 +39,7 @@ class Function(Call):
     slope: Callable[..., Node] | None  # from the node, its arguments and their derivatives to its derivative
     triton: str  # a primitive, "tl." before it, or a helper
     torch: str  # of tensors
-    python: str | None  # of Python numbers, in the torch text; None: they are made tensors
+    python: str | None  # of Python numbers, in the torch text; None: torch's, by way of a tensor
     javascript: str  # of Math, or a helper
     mathml: str  # its name, or what stands around its argument, {}: brackets or markup
     numpy: Callable[..., Any]  # from the module and the arguments to arrays

@@ -246,10 +246,8 @@ def _fitting(ladder: Sequence[Case], arch: str, target: Any) -> tuple[Case, Made
     return case, made
 
 
-def compiled(case: Case, target: Any) -> tuple[Any, str]:
-    """A case as the compiler leaves it, with its intermediate texts, and what the assembler said; or NotCompiled."""
-    import triton
-    from triton import knobs
+def source(case: Case, target: Any) -> Any:
+    """A case as the compiler takes it."""
     from triton.compiler import ASTSource
 
     signature: dict[str, Any] = dict(case.signature)
@@ -266,13 +264,20 @@ def compiled(case: Case, target: Any) -> tuple[Any, str]:
                 continue
             signature[name] = (f"*{dtype}", "constexpr", *["i32"] * axes)
             constants[i, 1], aligned[i, 0] = case.width, [["tt.divisibility", 16]]
-    source = ASTSource(case.kernel, signature=signature, constexprs=constants, attrs=aligned)
+    return ASTSource(case.kernel, signature=signature, constexprs=constants, attrs=aligned)
+
+
+def compiled(case: Case, target: Any) -> tuple[Any, str]:
+    """A case as the compiler leaves it, with its intermediate texts, and what the assembler said; or NotCompiled."""
+    import triton
+    from triton import knobs
+
     # a kernel out of the cache comes without a word of the assembler
     knobs.compilation.always_compile = knobs.nvidia.dump_ptxas_log = True
     with contextlib.redirect_stdout(io.StringIO()) as said, tempfile.TemporaryFile("w+", errors="replace") as written:
         try:
             with _stderr_into(written):
-                made = triton.compile(source, target=target, options=case.options)
+                made = triton.compile(source(case, target), target=target, options=case.options)
         except Exception as error:  # whatever the compiler raises
             raise NotCompiled(_why(error, _text(written))) from error
         sys.stderr.write(_text(written))

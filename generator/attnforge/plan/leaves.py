@@ -130,7 +130,7 @@ class Reader:
 
     def loads(self, site: Site) -> tuple[Statement, ...]:
         """The statements that make leaves available, by where they run; those of "mask" in steps that apply one."""
-        found = dict.fromkeys(self._numbers() if site == "program" else ())
+        found = dict.fromkeys(self.numbers() if site == "program" else ())
         for leaf in self.leaves:
             outer = "head" if self._heads and self.per_head(leaf) else "program"
             if leaf.form == "value":
@@ -157,7 +157,7 @@ class Reader:
         """True if a program goes through several query heads."""
         return self.own == "k" and not self.whole_head
 
-    def _numbers(self) -> Iterator[Statement]:
+    def numbers(self) -> Iterator[Statement]:
         """Makes the call's numbers values of the kernel language: the interpreter hands on Python's own floats."""
         kinds = {o.keyword: o.type for o in self.spec.options} | {
             i.name: i.dtype for i in self.spec.inputs if not i.axes

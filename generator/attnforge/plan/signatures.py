@@ -207,11 +207,13 @@ class Signatures(SharedParameters):
     def _masked(self, tiles: str, parts: Iterable[Parameter]) -> tuple[Block, ...]:
         """Which of some tiles, batch entries and heads a program has that looks at masks alone."""
         tile: tuple[Block, ...] = (Statement("tile", f"tl.program_id(0) % {tiles}"),)
+        taken = {p.name for p in parts}
+        numbers = tuple(number for number in TileStates(self.spec, "q").numbers if number.target in taken)
         if not TileStates(self.spec, "q").per_head:
-            return (*tile, Statement("b", f"tl.program_id(0) // {tiles}"), *self.storage.found())
+            return (*tile, Statement("b", f"tl.program_id(0) // {tiles}"), *self.storage.found(), *numbers)
         heads = Statement("b, h", f"tl.program_id(0) // {tiles} // Hq, tl.program_id(0) // {tiles} % Hq")
-        grouped = any(p.name == "GROUP" for p in parts)
-        return (*tile, heads, *(self.analysis.key_head if grouped else ()), *self.storage.found())
+        grouped = "GROUP" in taken
+        return (*tile, heads, *(self.analysis.key_head if grouped else ()), *self.storage.found(), *numbers)
 
     def _told(self, named: set[str]) -> Iterable[Parameter]:
         """What a small kernel takes that looks at the masks alone, and names these."""

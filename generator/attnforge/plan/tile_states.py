@@ -16,6 +16,7 @@ from ..language.spec import Spec
 from ..printing import printers
 from ..tiling import intervals
 from ..tiling.intervals import FALSE, TRUE, Ends
+from . import statements
 from .leaf import Leaf, Side
 from .leaves import Reader
 from .positions import ENDS_TOGETHER
@@ -221,12 +222,14 @@ class TileStates:
         return self._loads(set(self.parameters))
 
     def _loads(self, needed: set[str]) -> tuple[Statement, ...]:
-        kept = []
-        for statement in reversed((*self.reader.loads("program"), *self.reader.loads("head"))):
-            if statement.target in needed:
-                kept.append(statement)
-                needed |= statement.reads
-        return tuple(reversed(kept))
+        made = statements.needed((*self.reader.loads("program"), *self.reader.loads("head")), needed)
+        # numbers are made what they are before any branch: none gives a name another type
+        return tuple(statement for statement in made if statement not in self.numbers)
+
+    @cached_property
+    def numbers(self) -> tuple[Statement, ...]:
+        """The statements that make the call's numbers values of the kernel language."""
+        return tuple(self.reader.numbers())
 
     def _text(self, node: Node) -> str:
         return self.reader.text(node)

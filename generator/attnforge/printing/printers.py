@@ -200,7 +200,10 @@ class _Triton:
         if op == "not" and args[0].op in COMPARISONS and all(a.type == "int" for a in args[0].args):
             return self.print(Node(_OPPOSITE[args[0].op], args[0].args, type="bool"))
         if op in ("min", "max") and (other := _without_sign(node)):
-            return self.print(other)
+            text = self.print(other)
+            # a difference can be taken for longer than the choice that it stands for
+            short = self._long(other) and not self._long(node)
+            return Text(f"{text.within(ATOM)}.to(tl.int32)", ATOM) if short else text
         parts = tuple(map(self._real if floated(node) else self.print, args))
         if op in BINARY:
             return _binary(op, BINARY[op], *parts)
@@ -297,12 +300,16 @@ class _Torch:
             return _nested(op, AND if op == "and" else OR, *parts)
         if op == "where":
             return Text(f"{parts[1].within(OR)} if {parts[0].within(OR)} else {parts[2].within(TERNARY)}", TERNARY)
-        return _call(str(FUNCTIONS[op].python), *parts)
+        function = FUNCTIONS[op]
+        if function.python is None:
+            (part,) = parts
+            return Text(f"{function.torch}(torch.tensor({part.text}, dtype=torch.float64)).item()", ATOM)
+        return _call(function.python, *parts)
 
     def _tensor(self, node: Node) -> Text:
         op, args = node.op, node.args
         if op in SMOOTH:
-            return _call(FUNCTIONS[op].torch, self._as_tensor(args[0]) if is_scalar(args[0]) else self._real(args[0]))
+            return _call(FUNCTIONS[op].torch, self._real(args[0]))
         if op == "floor":
             return _call("_whole_floor" if node.type == "int" else FUNCTIONS[op].torch, self._real(args[0]))
         if op == "where":
@@ -365,6 +372,6 @@ def is_scalar(node: Node) -> bool:
     """True if the torch text of a node is a Python number: no tensor stands in it."""
     if node.op == "var":
         return node.value in SCALARS
-    if node.op in ("input", "local") or (node.op in FUNCTIONS and FUNCTIONS[node.op].python is None):
+    if node.op in ("input", "local"):
         return False
     return all(map(is_scalar, node.args))

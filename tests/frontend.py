@@ -1,0 +1,63 @@
+"""Whether the compiler takes kernels: it looks at types, where the interpreter only looks at values. Needs no GPU.
+
+`python tests/frontend.py FOLDER` goes through the specs of a folder.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from attnforge.gpu import compile
+from attnforge.language import spec
+from attnforge.plan import plan
+from attnforge.render import emit, render
+from attnforge.source import resources
+
+
+def lowered(case: compile.Case, target: Any) -> None:
+    """Turns a kernel into the compiler's first intermediate form, as far as a kernel's types matter."""
+    from triton._C.libtriton import ir
+    from triton.compiler import make_backend
+
+    backend = make_backend(target)
+    options = backend.parse_options(dict(case.options))
+    context = ir.context()
+    ir.load_dialects(context)
+    backend.load_dialects(context)
+    functions, modules = backend.get_codegen_implementation(options), backend.get_module_map()
+    compile.source(case, target).make_ir(target, options, functions, modules, context)
+
+
+def faults(path: Path) -> Iterator[str]:
+    """The kernels of a spec that the compiler does not take, and why."""
+    loaded = spec.load(path, terms=resources.terms_for(path))
+    with tempfile.TemporaryDirectory() as folder:
+        package = emit.Package(loaded.name, loaded.source, path, render.render(loaded))
+        cases = compile.cases(package, plan.build(loaded), Path(folder), 64, "bf16")
+        for arch, target in compile.targets(("sm_90", "sm_80")).items():
+            for case in cases.of(arch):
+                try:
+                    lowered(case, target)
+                except Exception as error:  # whatever the compiler raises
+                    yield f"{path.stem}: {case.name} on {arch}: {compile._why(error, '')}"
+
+
+def _faults(path: Path) -> list[str]:
+    return list(faults(path))
+
+
+def main() -> None:
+    """Goes through a folder."""
+    with ProcessPoolExecutor() as pool:
+        found = [fault for faults in pool.map(_faults, sorted(Path(sys.argv[1]).glob("*.yaml"))) for fault in faults]
+    print("\n".join(found) or "the compiler takes all kernels")
+    sys.exit(bool(found))
+
+
+if __name__ == "__main__":
+    main()
